@@ -1,0 +1,1 @@
+"""Open folder: one file, one framework's optimizer and scheduler state."""

@@ -1,0 +1,162 @@
+"""Format, Layout, Family: the frozen values that the open folders offer, and the Parts and Blueprint they speak in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from .limits import LIMITS, Limits
+from .values import NOTHING, Scalar, Tree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from .checkpoint import Checkpoint, Optimizer
+    from .files import Late, Source
+    from .tensor import Promise, Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What a caller lets a reader do."""
+
+    dequantize: bool = False  # quantised tensors become F32; else they are refused by name
+    densify: bool = False  # sparse tensors become dense; else they are refused by name
+    inert_calls: bool = False  # calls that nobody knows are left out by name; else the file is refused
+    schema: Tree = None  # names and types for encodings without them (bincode)
+    limits: Limits = LIMITS
+
+
+@dataclass(frozen=True, slots=True)
+class GatherOptions:
+    """What a caller says about a checkpoint that its files do not say."""
+
+    layout: str | None = None
+    sections: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # section -> path of keys ("model" -> ("net", "g"))
+    only: tuple[str, ...] = ()  # sections to take; () is all
+    drop: tuple[str, ...] = ()  # sections to leave out, each noted in the ledger
+    names: bool = True  # assume that optimizer groups were given in model order; False refuses to assume
+    params: tuple[tuple[str, ...], ...] | None = None  # one list of names per group of the optimizer
+    epoch: int | None = None
+    epoch_means: Literal["finished", "last", "next"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """What a caller wants of a writer."""
+
+    bare: bool = False  # no stamp and no notes: just what the framework itself would write
+    ties: Literal["keep", "duplicate"] = "keep"
+    max_shard_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A format's claim on a source. ``facts`` may lower ``current``; ``refuse`` names a format that is only recognised."""
+
+    format: Format
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    refuse: str | None = None  # the message of UnsupportedFormatError: recognised by content, refused by name
+
+    @property
+    def current(self) -> bool:
+        """Whether today's framework opens the file as it is."""
+        return bool(self.facts.get("current", self.format.current))
+
+
+@dataclass(slots=True)
+class Parts:
+    """What one file says. A tree (a pickle) or tensors by name; never both."""
+
+    family: str | None = None  # None: a neutral container; its notes may tell
+    tree: Tree = NOTHING
+    tensors: dict[str, Tensor | Scalar] | None = None
+    facts: dict[str, Any] = field(default_factory=dict)  # "metadata": the file's own text map; "versions": {chain: version}; "half"
+    notes: dict[str, Any] = field(default_factory=dict)  # our own JSON object, as it lies in the file
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Blueprint:
+    """One file or several, laid out from lengths: nothing drawn yet.
+
+    ``files``: per file the pieces in order of offset; a gap is padding with zeros. ``sizes``: bytes per file.
+    ``last``: the file without which nobody takes the set for whole. ``problems``: what the target cannot say; ``left_out``: path, reason.
+    """
+
+    files: dict[str, list[tuple[int, bytes | Promise | Late]]] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    last: str | None = None
+    problems: list[str] = field(default_factory=list)
+    left_out: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Symptom:
+    """What a framework says or silently does with a file: its own message, the cause, and the command that mends it."""
+
+    message: str
+    cause: str
+    silent: bool
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One way of laying bytes on disk."""
+
+    name: str
+    sniff: Callable[[Source], Match | None]
+    read: Callable[[Source, ReadOptions], Parts]
+    lay_out: Callable[[Parts, WriteOptions, str], Blueprint] | None = None
+    family: str | None = None
+    speaks: Literal["tree", "tensors"] = "tensors"
+    standard: str | None = None  # the layout that its family, or we, write
+    suffixes: tuple[str, ...] = ()  # the first is the one written
+    current: bool = False
+    widens: bool = False
+    about: str = ""
+    diagnose: Callable[[Parts, Checkpoint | None], list[Symptom]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the parts of one checkpoint lie: a table, two-way. See DESIGN section 4.
+
+    ``keys``: section -> alternatives, each a path of keys in one file's tree; the first is the one written.
+    ``files``: section -> file name pattern in a folder, without suffix. ``recognised_by``: keys (or file patterns) that must all be there.
+    """
+
+    name: str
+    family: str | None = None
+    recognised_by: tuple[str, ...] = ()
+    keys: Mapping[str, tuple[tuple[Any, ...], ...]] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    last: str | None = None
+    epoch_counts: Literal["finished", "last", "next"] | None = None
+    version_at: Mapping[str, str] = field(default_factory=dict)
+    needed: tuple[str, ...] = ()  # keys whose loss its own loader does not survive
+    about: str = ""
+    diagnose: Callable[[Parts, Checkpoint | None], list[Symptom]] | None = None
+    hints: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+
+
+FOLLOWS, SCALAR, SHARED = "follows", "scalar", "shared"
+"""How a slot relates to its parameter: has its axes; one number whatever the shape; belongs to no parameter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One framework's optimizer and scheduler state, turned into ours and back; pure functions."""
+
+    name: str
+    unpack: Callable[[str, Parts, Any], Optimizer | Tree | None]  # section, parts, options; None: not that section's value
+    pack: Callable[[str, Any, Checkpoint], Parts]
+    section: Callable[[Parts], str | None]  # of a file alone: "model", "optimizers", "schedulers"
+    slots: Mapping[str, str] = field(default_factory=dict)
+    is_buffer: Callable[[str, Tensor], bool] = lambda _name, _tensor: False
+    identify: Callable[[int | str], int] | None = None
+    target: str | None = None  # the format that its files go to by default
+    about: str = ""
+    diagnose: Callable[[Parts, Checkpoint | None], list[Symptom]] | None = None

@@ -1,0 +1,1 @@
+"""Open folder: one file, one layout of the parts of a checkpoint."""

@@ -1,0 +1,37 @@
+"""The numbers that every reader obeys, each with its reason.
+
+A claim in a file is compared with these before memory is taken for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KiB, MiB, GiB = 1 << 10, 1 << 20, 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one reading; all sizes in bytes."""
+
+    header: int = 100_000_000  # safetensors' own bound of its header
+    index: int = 64 * MiB  # a zip directory of half a million members
+    pickle: int = 256 * MiB  # the largest object pickles seen hold some 10 MiB of names; values without tensors may add more
+    memo: int = 5_000_000  # entries; a checkpoint of 100,000 tensors needs 2 million
+    nodes: int = 10_000_000  # objects made by one pickle
+    stack: int = 1_000_000  # items on a machine's stack
+    nesting: int = 512  # containers within containers; real files stay under 30, Python's recursion under 1,000
+    integer: int = 4 * KiB  # bytes of one integer; str() of longer ones is quadratic
+    tensors: int = 1_000_000  # names in one file
+    name: int = 64 * KiB  # bytes of one name
+    dimensions: int = 64  # numpy's own bound
+    text: int = 16 * MiB  # a JSON side file
+    inflated: int = 64 * GiB  # one decoded stream
+    ratio: int = 1032  # deflate cannot do better, so a larger claim is a lie
+    expanded: int = 64 * GiB  # a tensor's bytes beyond what its storage holds (stride 0)
+    expansion: int = 1024  # times its storage, above `small`
+    small: int = 64 * MiB  # expansions up to here are harmless whatever their ratio
+    files: int = 100_000  # in one folder
+
+
+LIMITS = Limits()

@@ -1,0 +1,1 @@
+"""Bytes to plain values, bounded: one file, one encoding."""
