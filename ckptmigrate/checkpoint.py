@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from .values import Tree
-
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Self
+
     from .files import Disk
     from .tensor import Tensor
+    from .values import Tree
 
 Counts = Literal["finished", "last", "next"]
 
@@ -62,7 +64,9 @@ class Optimizer:
     kind: str | None = None
     params: list[Param] = field(default_factory=list)
     groups: list[dict[str, Tree]] = field(default_factory=list)
-    shared: dict[str, Tree] = field(default_factory=dict)  # state of no parameter (LBFGS), and what else the file's dict has
+    shared: dict[str, Tree] = field(
+        default_factory=dict
+    )  # state of no parameter (LBFGS), and what else the file's dict has
 
 
 @dataclass(slots=True)
@@ -97,35 +101,141 @@ class Origin:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
+How = Literal["kept", "renamed", "moved", "derived", "dropped", "left out"]
+_WEIGHT: dict[How, int] = {"kept": 0, "renamed": 1, "moved": 2, "derived": 3, "dropped": 4, "left out": 5}
+
+
 @dataclass(slots=True)
 class Fate:
     """What became of one source item: "kept", "renamed", "derived", "moved", "dropped" or "left out", with the reason."""
 
     source: str
-    what: Literal["kept", "renamed", "derived", "moved", "dropped", "left out"]
+    what: How
     targets: tuple[str, ...] = ()
     reason: str | None = None
 
 
 class Ledger:
-    """Accounts for every tensor, slot and value between source and target. An *item* is "model/fc.weight",
-    "twins/ema/fc.weight", "optimizers/0/3/exp_avg" (by position), "optimizers/0/groups/1", "schedulers/0", "values/extra/…".
+    """Accounts for every tensor, slot and value between source and target.
 
-    sources: counted from the parts, before gather: each tensor and value leaf of the file by its path.
+    A *source path* names a leaf of the file as ``values.spell`` does; all are counted from the parts, before gather. An *item* is
+    what a leaf became: "model/fc.weight", "twins/ema/fc.weight", "optimizers/0/3/exp_avg" (by position),
+    "optimizers/0/groups/1/lr", "schedulers/0/gamma", "values/extra/arch", "progress/epoch", "modules/fc/version".
+    Gather calls ``source``, ``became`` and ``left_out``; operations call ``rename``, ``drop`` and ``add``; writers ``left_out``.
     """
 
     def __init__(self) -> None:
-        self.sources: dict[str, str | None] = {}  # source path -> item it became, None: not yet explained
-        self.fates: dict[str, Fate] = {}
+        self.sources: dict[str, str | None] = {}  # source path -> item it became, None: not yet explained, or left out
+        self.fates: dict[str, Fate] = {}  # item as gathered -> what became of it
+        self.omitted: dict[str, str] = {}  # source path -> why it became no item
+        self.added: dict[str, str] = {}  # item that came from no source -> why
         self.notes: list[str] = []  # said in the report: assumptions, suggestions, ties
         self.warnings: list[str] = []
+        self._now: dict[str, tuple[str, ...]] = {}  # item as it stands -> the items as gathered that it came from
+
+    def source(self, path: str) -> None:
+        """Count one leaf of the file."""
+        self.sources.setdefault(path, None)
+
+    def became(self, path: str, item: str) -> None:
+        """Explain a leaf: it is this item now. Several leaves may be one item (equal copies); one leaf has one item."""
+        self.sources[path] = item
+        self.omitted.pop(path, None)
+        self.fates.setdefault(item, Fate(item, "kept", (item,)))
+        self._now.setdefault(item, (item,))
+
+    def left_out(self, path: str, reason: str) -> None:
+        """Say why a leaf of the file, or an item that stood until now, is in no section of the target."""
+        if path in self._now:
+            self._lose(path, "left out", reason)
+        else:
+            self.sources.setdefault(path, None)
+            self.omitted[path] = reason
+
+    def add(self, item: str, reason: str) -> None:
+        """Note an item that comes from no source: who made it, and of what."""
+        self.added[item] = reason
+
+    def rename(self, item: str, targets: tuple[str, ...] | list[str], how: How = "renamed") -> None:
+        """Let one item become others. Renames that happen at once (a swap) go through ``rename_all``."""
+        self.rename_all({item: (tuple(targets), how)})
+
+    def rename_all(self, moves: Mapping[str, tuple[tuple[str, ...], How]]) -> None:
+        """Let items become others, all at once: item -> (targets, how). Two items with one target are joined there."""
+        taken = {item: self._now.pop(item, ()) for item in moves}
+        reasons = {item: self.added.pop(item) for item in moves if item in self.added}
+        for item, (targets, how) in moves.items():
+            for target in targets:
+                self._now[target] = tuple(dict.fromkeys(self._now.get(target, ()) + taken[item]))
+                if item in reasons:
+                    self.added[target] = reasons[item]
+            for origin in taken[item]:
+                fate = self.fates[origin]
+                others = tuple(t for t in fate.targets if t != item)
+                fate.targets = tuple(dict.fromkeys((*others, *targets)))
+                fate.what = max(fate.what, how, key=_WEIGHT.__getitem__)
+
+    def derive(self, item: str, reason: str) -> None:
+        """Note that an item keeps its name and is no longer the bytes of its source (a cast, a transpose)."""
+        for origin in self._now.get(item, ()):
+            fate = self.fates[origin]
+            fate.what, fate.reason = max(fate.what, "derived", key=_WEIGHT.__getitem__), reason
+
+    def drop(self, item: str, reason: str) -> None:
+        """Take an item out on purpose."""
+        self._lose(item, "dropped", reason)
+
+    def drop_under(self, prefix: str, reason: str, how: Literal["dropped", "left out"] = "dropped") -> None:
+        """Take out every item that is ``prefix`` or lies under it."""
+        self.drop_all_under({prefix: reason}, how)
+
+    def drop_all_under(self, reasons: Mapping[str, str], how: Literal["dropped", "left out"] = "dropped") -> None:
+        """Take out every item that is one of many prefixes or lies under one, in one pass: prefix -> reason."""
+        for item in [*self._now, *self.added]:
+            prefix = item
+            while prefix and prefix not in reasons:
+                prefix = prefix.rpartition("/")[0]
+            if prefix:
+                self._lose(item, how, reasons[prefix])
+
+    def under(self, prefix: str) -> list[str]:
+        """Give the items, as they stand, that are ``prefix`` or lie under it."""
+        below = prefix + "/"
+        return [item for item in (*self._now, *self.added) if item == prefix or item.startswith(below)]
+
+    def unexplained(self) -> list[str]:
+        """Give the leaves of the file that are neither an item nor left out; anything here is an error of this code."""
+        return [path for path, item in self.sources.items() if item is None and path not in self.omitted]
+
+    def came_from(self) -> dict[str, tuple[str, ...]]:
+        """Give for each item, as it stands, the items as gathered that it came from; () for an added one."""
+        return {**self._now, **dict.fromkeys(self.added, ())}
+
+    def rows(self) -> list[Fate]:
+        """Give the fate of every leaf of the file, in its order; ``source`` is the path in the file."""
+        rows = []
+        for path, item in self.sources.items():
+            if item is None:
+                rows.append(Fate(path, "left out", (), self.omitted.get(path, "not explained")))
+            else:
+                fate = self.fates[item]
+                rows.append(Fate(path, fate.what, fate.targets, fate.reason))
+        return rows
+
+    def _lose(self, item: str, what: Literal["dropped", "left out"], reason: str) -> None:
+        self.added.pop(item, None)
+        for origin in self._now.pop(item, ()):
+            fate = self.fates[origin]
+            fate.targets = tuple(t for t in fate.targets if t != item)
+            if not fate.targets:
+                fate.what, fate.reason = what, reason
 
 
 @dataclass(slots=True)
 class Checkpoint:
     """What one training step left behind. A context manager: it owns the files its promises point into."""
 
-    family: str = "torch"
+    family: str
     model: dict[str, Tensor] = field(default_factory=dict)
     twins: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     modules: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -138,3 +248,14 @@ class Checkpoint:
     companions: dict[str, Any] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
     disk: Disk | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files; tensors that were not drawn cannot be drawn any more."""
+        if self.disk is not None:
+            self.disk.close()

@@ -46,10 +46,12 @@ class DType:
         if self.numpy is None:
             return np.dtype(f"V{self.itemsize}")
         if hasattr(np, self.numpy):
-            return np.dtype(self.numpy).newbyteorder("<")
+            little: np.dtype[Any] = np.dtype(self.numpy).newbyteorder("<")
+            return little
         import ml_dtypes  # noqa: PLC0415 - same
 
-        return np.dtype(getattr(ml_dtypes, self.numpy))
+        extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, self.numpy))
+        return extended
 
 
 def _dtype(
@@ -57,7 +59,15 @@ def _dtype(
     swap: int | None = None, packed: int = 1,
 ) -> DType:  # fmt: skip
     return DType(
-        name, size, kind, torch, name if st else None, name if burn else None, numpy, size if swap is None else swap, packed
+        name,
+        size,
+        kind,
+        torch,
+        name if st else None,
+        name if burn else None,
+        numpy,
+        size if swap is None else swap,
+        packed,
     )
 
 

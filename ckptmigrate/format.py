@@ -90,6 +90,7 @@ class Blueprint:
     problems: list[str] = field(default_factory=list)
     left_out: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    names: dict[Promise, list[str]] = field(default_factory=dict)  # who draws a promise, for messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,5 +159,6 @@ class Family:
     is_buffer: Callable[[str, Tensor], bool] = lambda _name, _tensor: False
     identify: Callable[[int | str], int] | None = None
     target: str | None = None  # the format that its files go to by default
+    neutral: bool = False  # what a container that names no family is read as
     about: str = ""
     diagnose: Callable[[Parts, Checkpoint | None], list[Symptom]] | None = None

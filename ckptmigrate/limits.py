@@ -21,7 +21,7 @@ class Limits:
     nodes: int = 10_000_000  # objects made by one pickle
     stack: int = 1_000_000  # items on a machine's stack
     nesting: int = 512  # containers within containers; real files stay under 30, Python's recursion under 1,000
-    integer: int = 4 * KiB  # bytes of one integer; str() of longer ones is quadratic
+    integer: int = KiB  # bytes of one integer; Python refuses str() above 4300 digits, 1785 bytes
     tensors: int = 1_000_000  # names in one file
     name: int = 64 * KiB  # bytes of one name
     dimensions: int = 64  # numpy's own bound

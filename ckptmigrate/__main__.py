@@ -1,0 +1,5 @@
+"""``python -m ckptmigrate``."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,336 @@
+"""From a path to a written checkpoint: the pipeline of DESIGN section 7, one function.
+
+detect → read → gather → locate → plan → apply → scatter → lay out ─┬─ dry run ends here, with every problem
+└─ write → reopen, compare → publish
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from . import chains, engine, registry, store
+from .dtypes import BY_NAME
+from .errors import ChangedError, CkptError, PlanError, SpaceError, UsageError, VerificationError, reading
+from .files import Disk
+from .format import GatherOptions, ReadOptions, WriteOptions
+from .operations import Drop, Rename
+from .sink import Sink, free_space
+from .tensor import cast
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .checkpoint import Checkpoint, Fate
+    from .format import Blueprint, Format, Layout, Parts
+    from .operations import Operation
+
+Progress = Callable[[int, int], None]
+"""Told the bytes drawn so far, and the bytes in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a caller may say of a conversion; every field is an option of ``ckptmigrate migrate`` (DESIGN section 9)."""
+
+    to: str | None = None
+    layout: Literal["keep", "standard"] | None = None
+    chains: Mapping[str, str | None] = field(default_factory=dict)
+    said: Mapping[str, str] = field(default_factory=dict)
+    migrations: tuple[str, ...] = ()
+    projected: tuple[str, ...] = ()  # chains that the project's configuration names
+    operations: tuple[Operation, ...] = ()
+    rename: tuple[tuple[str, str], ...] = ()
+    only: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    dtype: Literal["f32", "f16", "bf16", "keep"] | None = None
+    dry_run: bool = False
+    in_place: bool = False
+    force: bool = False
+    verify: bool = True
+    scratch: str | None = None
+    read: ReadOptions = field(default_factory=ReadOptions)
+    gather: GatherOptions = field(default_factory=GatherOptions)
+    write: WriteOptions = field(default_factory=WriteOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a conversion did, or would do: ``written`` False for a dry run and where nothing was pending."""
+
+    source: str
+    target: str | None
+    format: str
+    layout: str | None
+    family: str
+    written: bool
+    verified: bool
+    steps: tuple[str, ...]
+    tensors: int
+    nbytes: int
+    files: Mapping[str, int]
+    fates: tuple[Fate, ...]
+    left_out: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    backup: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give the report as JSON can hold it."""
+        return {
+            "source": self.source,
+            "target": self.target,
+            "format": self.format,
+            "layout": self.layout,
+            "family": self.family,
+            "written": self.written,
+            "verified": self.verified,
+            "steps": list(self.steps),
+            "tensors": self.tensors,
+            "nbytes": self.nbytes,
+            "files": dict(self.files),
+            "ledger": [
+                {"source": f.source, "fate": f.what, "targets": list(f.targets), "reason": f.reason} for f in self.fates
+            ],
+            "left_out": [{"path": path, "reason": reason} for path, reason in self.left_out],
+            "notes": list(self.notes),
+            "warnings": list(self.warnings),
+            "backup": self.backup,
+        }
+
+
+def migrate(path: str | Path, out: str | Path | None, options: Options, progress: Progress | None = None) -> Report:
+    """Convert and upgrade the checkpoint at ``path`` into ``out`` (None: in place); give what was done.
+
+    Raises an error of the one tree and leaves nothing under ``out`` when anything is wrong; the source is never modified.
+    """
+    if options.in_place != (out is None):
+        raise UsageError(
+            "in place takes no OUT" if out is not None else "no OUT given", hint="name OUT, or say --in-place"
+        )
+    with Disk(options.scratch, keep=not options.dry_run) as disk, reading(str(path)):
+        checkpoint = store.open_checkpoint(path, options.read, options.gather, disk)
+        target = _target(checkpoint, Path(path), None if out is None else Path(out), options)
+        plan, problems = _upgrade(checkpoint, options)
+        nothing_pending = options.in_place and not plan.steps and store.is_current(checkpoint)
+        scattered = store.scatter(checkpoint, target.format, target.layout, options.write, target.name)
+        blueprint = store.lay_out(scattered, options.write)
+        problems += blueprint.problems
+        if target.one_file:
+            problems += store.fits_one_file(checkpoint, target.format, target.layout)
+        problems += checkpoint.ledger.unexplained()
+        if problems:
+            raise PlanError(problems, path=str(path))
+        report = _report(checkpoint, target, plan, blueprint, str(path), options)
+        if options.dry_run or nothing_pending:
+            return report
+        return _write(disk, scattered, blueprint, target, report, options, progress)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where the output goes: a format, its layout (None: every section back where it lay), and whether OUT is one file."""
+
+    format: Format
+    layout: Layout | None
+    path: Path
+    one_file: bool
+
+    @property
+    def name(self) -> str:
+        """The file's own name where OUT is one file, "" where it is a folder."""
+        return self.path.name if self.one_file else ""
+
+
+def _target(checkpoint: Checkpoint, path: Path, out: Path | None, options: Options) -> Target:
+    if out is None:
+        chosen = _same_container(checkpoint)
+        return Target(chosen, None, path, one_file=not store.is_folder(checkpoint))
+    by_suffix = [f for f in registry.formats() if out.suffix.lower() in f.suffixes]
+    wanted = _named(options.to) if options.to else None
+    if wanted is not None and by_suffix and wanted not in by_suffix:
+        raise UsageError(
+            f"--to {options.to} writes {wanted.suffixes[0]}, and OUT ends in {out.suffix}",
+            hint=f"name OUT {out.with_suffix(wanted.suffixes[0])}, or leave --to out",
+        )
+    writable = [f for f in by_suffix if f.lay_out is not None]
+    if wanted is None and by_suffix and not writable:
+        raise UsageError(
+            f"{by_suffix[0].name} is read only", hint=f"writable: {', '.join(f.name for f in _writable())}"
+        )
+    chosen = wanted or (writable[0] if writable else _default(checkpoint))
+    one_file = bool(writable) or (chosen.speaks == "tree") or store.is_bare_model(checkpoint)
+    keep = options.layout == "keep" or (options.layout is None and _keeps(checkpoint, chosen))
+    if keep and not _keeps(checkpoint, chosen):
+        raise UsageError(
+            f"--layout keep: {chosen.name} cannot hold the keys of {checkpoint.origin.format}", hint="--layout standard"
+        )
+    layout = None if keep else registry.layout(chosen.standard) if chosen.standard else None
+    return Target(chosen, layout, out, one_file)
+
+
+def _writable() -> list[Format]:
+    return [f for f in registry.formats() if f.lay_out is not None]
+
+
+def _named(name: str) -> Format:
+    """Give the format that ``--to`` means: a format's own name, or a family's, whose default target it then is."""
+    for chosen in registry.formats():
+        if chosen.name == name:
+            if chosen.lay_out is None:
+                raise UsageError(f"{name} is read only", hint=f"writable: {', '.join(f.name for f in _writable())}")
+            return chosen
+    for family in registry.families():
+        if family.name == name:
+            own = [f for f in _writable() if f.family == name and f.current]
+            if own:
+                return own[0]
+    known = [*(f.name for f in _writable()), *(f.name for f in registry.families())]
+    raise UsageError(f"no format or family is called {name}", hint=f"known: {', '.join(known)}")
+
+
+def _default(checkpoint: Checkpoint) -> Format:
+    target = registry.family(checkpoint.family).target
+    if target is None:
+        raise UsageError(f"family {checkpoint.family} has no default target", hint="say --to FORMAT")
+    return registry.format(target)
+
+
+def _same_container(checkpoint: Checkpoint) -> Format:
+    """Give the format that an in-place upgrade writes: the file's own, or the current one of its family that speaks alike."""
+    origin = registry.format(checkpoint.origin.format or "")
+    if origin.lay_out is not None:
+        return origin
+    for chosen in _writable():
+        if chosen.current and chosen.family == origin.family and chosen.speaks == origin.speaks:
+            return chosen
+    raise UsageError(f"{origin.name} cannot be written in place", hint="name OUT")
+
+
+def _keeps(checkpoint: Checkpoint, target: Format) -> bool:
+    """Say whether ``target`` can hold every section at the key where it lay: both are trees of one family."""
+    origin = registry.format(checkpoint.origin.format or "")
+    return origin.speaks == target.speaks == "tree" and origin.family == target.family
+
+
+def _upgrade(checkpoint: Checkpoint, options: Options) -> tuple[chains.Plan, list[str]]:
+    """Apply the pending steps, then what the call itself asks for; give the plan and its problems."""
+    family = registry.family(checkpoint.family)
+    catalog = chains.Catalog.find(options.migrations)
+    ties = options.write.ties
+    plan = chains.plan(
+        checkpoint,
+        catalog,
+        named=options.chains,
+        said=options.said,
+        family=family,
+        projected=options.projected,
+        ties=ties,
+    )
+    problems = list(plan.problems)
+    if not problems:
+        problems += plan.apply(checkpoint, family)
+    operations = [
+        *options.operations,
+        *([Rename(dict(options.rename))] if options.rename else []),  # one value, so that two names can be swapped
+        *_chosen(options),
+    ]
+    if operations:
+        problems += engine.apply_operations(checkpoint, operations, family, origin="the command", ties=ties)
+    if options.dtype not in {None, "keep"}:
+        _cast(checkpoint, BY_NAME[str(options.dtype).upper()])
+    return plan, problems
+
+
+def _chosen(options: Options) -> Sequence[Operation]:
+    """Give the drops that ``--only`` and ``--exclude`` mean; patterns match whole names of the model."""
+    drops: list[Operation] = [Drop(pattern, reason=f"--exclude {pattern}") for pattern in options.exclude]
+    if options.only:
+        kept = "|".join(f"(?:{pattern})" for pattern in options.only)
+        drops.append(Drop(f"(?!(?:{kept})$).*", reason=f"not in --only {' '.join(options.only)}", optional=True))
+    return drops
+
+
+def _cast(checkpoint: Checkpoint, dtype: Any) -> None:
+    """Cast floating tensors of the model and its twins; integers, bools, RNG and optimizer state stay as they are."""
+    for item, members in (("model", checkpoint.model), *((f"twins/{n}", m) for n, m in checkpoint.twins.items())):
+        for name, tensor in members.items():
+            if tensor.dtype.kind == "float" and tensor.dtype != dtype:
+                members[name] = replace(tensor, promise=cast(tensor.promise, dtype))
+                checkpoint.ledger.derive(f"{item}/{name}", f"cast from {tensor.dtype} to {dtype}")
+
+
+def _report(
+    checkpoint: Checkpoint, target: Target, plan: chains.Plan, blueprint: Blueprint, path: str, options: Options
+) -> Report:
+    ledger = checkpoint.ledger
+    return Report(
+        source=path,
+        target=str(target.path),
+        format=target.format.name,
+        layout=target.layout.name if target.layout else "keep",
+        family=checkpoint.family,
+        written=False,
+        verified=False,
+        steps=tuple(step.describe() for step in plan.steps),
+        tensors=len(checkpoint.model),
+        nbytes=sum(blueprint.sizes.values()),
+        files=dict(blueprint.sizes),
+        fates=tuple(ledger.rows()),
+        left_out=(*((f.source, f.reason or "") for f in ledger.rows() if f.what == "left out"), *blueprint.left_out),
+        notes=(*ledger.notes, *plan.notes, *plan.suggestions, *blueprint.notes),
+        warnings=(*ledger.warnings, *plan.warnings, *(() if options.verify else ("not verified: --no-verify",))),
+    )
+
+
+def _write(
+    disk: Disk,
+    scattered: Mapping[str, tuple[Format, Parts]],
+    blueprint: Blueprint,
+    target: Target,
+    report: Report,
+    options: Options,
+    progress: Progress | None,
+) -> Report:
+    _check_space(blueprint, target, disk)
+    folder = not target.one_file
+    with Sink(target.path, folder=folder, verify=options.verify, force=options.force or options.in_place) as sink:
+        store.write(blueprint, sink, progress)
+        sink.finish()
+        _compare(scattered, sink, folder=folder)
+        changed = disk.changed()
+        if changed:
+            raise ChangedError(
+                f"changed while it was read: {', '.join(changed)}", hint="convert again when nobody writes to it"
+            )
+        backup = sink.publish(last=blueprint.last, backup=options.in_place)
+    return replace(report, written=True, verified=options.verify, backup=None if backup is None else str(backup))
+
+
+def _check_space(blueprint: Blueprint, target: Target, disk: Disk) -> None:
+    """Compare the output, and what decoded sources will spill, with the free space before anything is written."""
+    needed, free = sum(blueprint.sizes.values()), free_space(target.path.parent)
+    if needed > free:
+        raise SpaceError(
+            f"{target.path}: needs {needed} bytes, and {free} are free",
+            needed=needed,
+            free=free,
+            hint="free some space, or write elsewhere",
+        )
+
+
+def _compare(scattered: Mapping[str, tuple[Format, Parts]], sink: Sink, *, folder: bool) -> None:
+    """Reopen the scratch with each format's own reader and compare it with what was planned."""
+    with Disk() as disk:
+        root = disk.open(sink.path)
+        for name, (chosen, planned) in scattered.items():
+            source = root.child(name) if folder else root
+            try:
+                read = chosen.read(source, ReadOptions())
+            except CkptError as error:
+                raise VerificationError(f"what was written does not open again: {error.message}", path=name) from error
+            found = store.compare_parts(planned, read, sink.outs[name if folder else ""])
+            if found:
+                raise VerificationError("; ".join(found[:5]), path=name, differences=found)

@@ -1,0 +1,196 @@
+"""Marks: how an unstamped checkpoint that still needs a step is recognised. All marks of a step must hold.
+
+Patterns match whole names. Nothing is drawn but tensors of one element.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from .operations import check_patterns
+from .tensor import Tensor
+from .values import Scalar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from .checkpoint import Checkpoint
+    from .values import Tree
+
+Where = Literal["model", "slots"]
+
+
+class Mark(Protocol):
+    """What every mark answers."""
+
+    def holds(self, checkpoint: Checkpoint) -> bool:
+        """Say whether the checkpoint bears it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """Some name of the model, or of a slot in any optimizer, matches."""
+
+    pattern: str
+    on: Where = "model"
+
+    def __post_init__(self) -> None:
+        check_patterns((self.pattern, None))
+
+    def holds(self, checkpoint: Checkpoint) -> bool:
+        """Say whether a name matches."""
+        return any(True for _ in found(checkpoint, self.pattern, self.on))
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """No name of the model, or of a slot in any optimizer, matches."""
+
+    pattern: str
+    on: Where = "model"
+
+    def __post_init__(self) -> None:
+        check_patterns((self.pattern, None))
+
+    def holds(self, checkpoint: Checkpoint) -> bool:
+        """Say whether no name matches."""
+        return not any(True for _ in found(checkpoint, self.pattern, self.on))
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Some tensor that matches has this shape; ``"*"`` stands for any length of one dimension."""
+
+    pattern: str
+    shape: Sequence[int | str]
+    on: Where = "model"
+
+    def __post_init__(self) -> None:
+        check_patterns((self.pattern, None))
+
+    def holds(self, checkpoint: Checkpoint) -> bool:
+        """Say whether a tensor of that name has that shape."""
+        return any(
+            isinstance(v, Tensor) and fits(v.promise.shape, self.shape)
+            for v in found(checkpoint, self.pattern, self.on)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Dtype:
+    """Some tensor that matches has this dtype (``"F32"``); a number that is no tensor is ``int``, ``uint``, ``float`` or ``bool``."""
+
+    pattern: str
+    dtype: str
+    on: Where = "model"
+
+    def __post_init__(self) -> None:
+        check_patterns((self.pattern, None))
+
+    def holds(self, checkpoint: Checkpoint) -> bool:
+        """Say whether a value of that name is of that dtype."""
+        return any(_dtype(value) == self.dtype for value in found(checkpoint, self.pattern, self.on))
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """The value at a path is this: ``Value("config/version", 2)``; with ``on``, a tensor of one element, or a slot's number."""
+
+    path: str
+    value: Any
+    on: Literal["values", "model", "slots"] = "values"
+
+    def holds(self, checkpoint: Checkpoint) -> bool:
+        """Say whether that is the value there."""
+        if self.on == "values":
+            return bool(at(checkpoint.values, self.path) == self.value)
+        return any(number(value) == self.value for value in found(checkpoint, self.path, self.on))
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A reader noted this of one of the files."""
+
+    name: str
+    value: Any
+
+    def holds(self, checkpoint: Checkpoint) -> bool:
+        """Say whether it did."""
+        return self.value in facts(checkpoint, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Some module that matches has exactly these fields, in a record that lists them."""
+
+    pattern: str
+    fields: Sequence[str]
+
+    def __post_init__(self) -> None:
+        check_patterns((self.pattern, None))
+
+    def holds(self, checkpoint: Checkpoint) -> bool:
+        """Say whether a module of that path has just those fields."""
+        expression = re.compile(self.pattern)
+        return any(
+            set(entry.get("fields", entry)) == set(self.fields)
+            for path, entry in checkpoint.modules.items()
+            if expression.fullmatch(path)
+        )
+
+
+def found(checkpoint: Checkpoint, pattern: str, on: Where) -> Iterator[Tree]:
+    """Give the values whose whole name matches: tensors of the model, or slots of all optimizers."""
+    expression = re.compile(pattern)
+    if on == "model":
+        yield from (tensor for name, tensor in checkpoint.model.items() if expression.fullmatch(name))
+        return
+    for optimizer in checkpoint.optimizers:
+        for param in optimizer.params:
+            yield from (slot.value for name, slot in (param.slots or {}).items() if expression.fullmatch(name))
+
+
+def fits(shape: Sequence[int], pattern: Sequence[int | str]) -> bool:
+    """Say whether a shape is of a pattern in which ``"*"`` is any length."""
+    return len(shape) == len(pattern) and all(wanted in ("*", n) for n, wanted in zip(shape, pattern, strict=True))
+
+
+def facts(checkpoint: Checkpoint, name: str) -> list[Any]:
+    """Give what the readers noted under this name, of any file or section."""
+    own = checkpoint.origin.facts
+    nested = [value[name] for value in own.values() if isinstance(value, Mapping) and name in value]
+    return ([own[name]] if name in own else []) + nested
+
+
+def at(tree: Tree, path: str) -> Tree:
+    """Give the node of a tree at a path of keys and indices joined by ``/``; None where there is none."""
+    for key in path.split("/"):
+        if isinstance(tree, Mapping):
+            tree = tree.get(key, tree.get(int(key)) if key.isdecimal() else None)
+        elif isinstance(tree, list | tuple) and key.isdecimal() and int(key) < len(tree):
+            tree = tree[int(key)]
+        else:
+            return None
+    return tree.value if isinstance(tree, Scalar) else tree
+
+
+def number(value: Tree) -> Any:
+    """Give the number that a value holds: plain, with a kind of its own, or a tensor of one element (drawn); else None."""
+    if isinstance(value, Scalar):
+        return value.value
+    if not isinstance(value, Tensor):
+        return value if isinstance(value, bool | int | float) else None
+    if value.promise.numel != 1:
+        return None
+    import numpy as np  # noqa: PLC0415 - numbers are needed only here
+
+    return np.frombuffer(value.promise.read(0, 1), value.promise.dtype.numpy_dtype())[0].item()
+
+
+def _dtype(value: Tree) -> str:
+    if isinstance(value, Tensor):
+        return value.promise.dtype.name
+    return value.kind if isinstance(value, Scalar) else type(value).__name__

@@ -1,0 +1,109 @@
+"""Terminal output: what was found, done or refused, as lines that a person reads top to bottom."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from .convert import Report
+    from .errors import CkptError
+    from .verify import Difference
+
+SHOWN = 20  # items of one kind on a terminal; --json has them all
+
+
+def size(nbytes: int) -> str:
+    """Give bytes as people read them: 512 B, 1.5 kB, 2.7 GB (powers of ten)."""
+    value = float(nbytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{nbytes} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
+
+
+def error_lines(error: CkptError) -> Iterator[str]:
+    """Give the message and its remedies."""
+    yield f"ckptmigrate: {error}"
+    for hint in error.hints:
+        yield f"hint: {hint}"
+
+
+def error_dict(error: CkptError) -> dict[str, Any]:
+    """Give an error as JSON can hold it."""
+    shown: dict[str, Any] = {
+        "type": type(error).__name__,
+        "message": error.message,
+        "path": error.path,
+        "hints": error.hints,
+    }
+    problems = getattr(error, "problems", None)
+    if problems:
+        shown["problems"] = list(problems)
+    return {"error": shown}
+
+
+def report_lines(report: Report) -> Iterator[str]:
+    """Give what a conversion did, would do, or found not to be pending."""
+    what = f"{report.tensors} tensors, {size(report.nbytes)}, {report.format} (layout {report.layout})"
+    if report.written:
+        yield f"wrote {report.target}: {what}{', verified' if report.verified else ''}"
+    else:
+        yield f"nothing written; {report.target} would be: {what}"
+    if report.backup:
+        yield f"the original is kept as {report.backup}"
+    yield from (f"step: {step}" for step in report.steps)
+    yield from _some("renamed", [f"{f.source} -> {', '.join(f.targets)}" for f in report.fates if f.what == "renamed"])
+    yield from _some("dropped", [f"{f.source} ({f.reason})" for f in report.fates if f.what == "dropped"])
+    yield from _some("left out", [f"{path} ({reason})" for path, reason in report.left_out])
+    yield from (f"note: {note}" for note in report.notes)
+    yield from (f"warning: {warning}" for warning in report.warnings)
+
+
+def difference_lines(differences: Iterable[Difference]) -> Iterator[str]:
+    """Give each difference; nothing when there is none."""
+    yield from (f"{d.item}: {d.what}" for d in differences)
+
+
+def inspection_lines(found: dict[str, Any]) -> Iterator[str]:
+    """Give what ``inspect`` found, section by section."""
+    yield f"{found['path']}: {found['format']}, layout {found['layout']}, family {found['family']}"
+    if found["versions"]:
+        yield "versions: " + ", ".join(f"{chain} {version}" for chain, version in found["versions"].items())
+    sections = found["sections"]
+    yield from _model_lines("model", sections["model"])
+    for name, twin in sections.get("twins", {}).items():
+        yield from _model_lines(f"twin {name}", twin)
+    for number, optimizer in enumerate(sections["optimizers"]):
+        state = sum(1 for p in optimizer["params"] if p["slots"] is not None)
+        kind = optimizer["kind"] or "of a kind that the file does not tell"
+        yield f"optimizer {number}: {kind}, {len(optimizer['groups'])} groups, {len(optimizer['params'])} parameters, {state} with state"
+    for number, scheduler in enumerate(sections["schedulers"]):
+        yield f"scheduler {number}: {', '.join(map(str, scheduler)) if isinstance(scheduler, dict) else scheduler}"
+    for name, value in sections["values"].items():
+        shown = ", ".join(map(str, value)) if isinstance(value, dict) else type(value).__name__
+        yield f"values {name}: {shown}"
+    if sections["progress"]:
+        yield "progress: " + ", ".join(f"{key} {value}" for key, value in sections["progress"].items())
+    yield from _some("left out", [f"{item['path']} ({item['reason']})" for item in found["left_out"]])
+    yield from (f"note: {note}" for note in found["notes"])
+    yield from (f"warning: {warning}" for warning in found["warnings"])
+
+
+def _model_lines(title: str, model: dict[str, Any]) -> Iterator[str]:
+    tensors = model["tensors"]
+    yield f"{title}: {len(tensors)} tensors, {size(sum(t['nbytes'] for t in tensors))}"
+    width = max((len(t["name"]) for t in tensors), default=0)
+    for tensor in tensors:
+        tie = model.get("ties", {}).get(tensor["name"])
+        extra = f"  = {tie}" if tie else ""
+        digest = f"  {tensor['sha256']}" if "sha256" in tensor else ""
+        yield f"  {tensor['name']:{width}}  {tensor['dtype']:5} {tensor['shape']}{extra}{digest}"
+
+
+def _some(title: str, items: list[str]) -> Iterator[str]:
+    yield from (f"{title}: {item}" for item in items[:SHOWN])
+    if len(items) > SHOWN:
+        yield f"{title}: {len(items) - SHOWN} more (all with --json)"

@@ -1,0 +1,1 @@
+"""A file that looks like a step and declares none, beside others."""

@@ -1,0 +1,5 @@
+"""Not a step: its name begins with an underscore."""
+
+from __future__ import annotations
+
+HEAD = "head"

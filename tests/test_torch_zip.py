@@ -1,0 +1,570 @@
+"""What torch.save writes as a zip is read as torch reads it; what does not fit is told by key and number."""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import io
+import json
+import random
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from ckptmigrate.errors import (
+    CkptError,
+    CorruptError,
+    ForeignCallError,
+    LimitError,
+    TruncatedError,
+    UnsupportedFormatError,
+)
+from ckptmigrate.files import Disk
+from ckptmigrate.format import Parts, ReadOptions
+from ckptmigrate.formats import torch_legacy, torch_zip
+from ckptmigrate.limits import LIMITS
+from ckptmigrate.tensor import Tensor, View
+from ckptmigrate.values import Inert, Known, Ordered, spell, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+MUSEUM = Path(__file__).parent / "fixtures" / "torch"
+RELEASES = ("1.4.0-py38", "1.6.0-py38", "1.10.2-py38", "2.13.0-py311", "2.13.0-containers")
+
+
+@pytest.fixture
+def disk() -> Iterator[Disk]:
+    with Disk() as opened:
+        yield opened
+
+
+@pytest.fixture
+def read(disk: Disk, tmp_path: Path) -> Callable[..., Parts]:
+    def reader(data: bytes, **options: Any) -> Parts:
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.pt"
+        path.write_bytes(data)
+        source = disk.open(path)
+        match = torch_zip.sniff(source)
+
+        assert match is not None
+        return torch_zip.read(source, ReadOptions(**options))
+
+    return reader
+
+
+def saved(obj: Any, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(obj, buffer, **options)
+    return buffer.getvalue()
+
+
+def rezipped(
+    data: bytes, changed: dict[str, bytes | None], method: int = zipfile.ZIP_STORED, prefix: str = "archive/"
+) -> bytes:
+    """Pack the members again, by zipfile: some with other bytes, some left out, some added."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        members: dict[str, bytes | None] = {
+            name.removeprefix("archive/"): archive.read(name) for name in archive.namelist()
+        }
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as archive:
+        for name, content in {**members, **changed}.items():
+            if content is not None:
+                archive.writestr(f"{prefix}{name}", content)
+    return buffer.getvalue()
+
+
+def tensors(tree: Any) -> dict[str, Tensor]:
+    return {spell(path): node for path, node in walk(tree) if isinstance(node, Tensor)}
+
+
+def faults(tree: Any) -> dict[str, str]:
+    return {
+        spell(path): " ".join(map(str, node.args))
+        for path, node in walk(tree)
+        if isinstance(node, Inert) and node.kind == "fault"
+    }
+
+
+def raw(tensor: torch.Tensor) -> bytes:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+
+
+def exhibits(releases: tuple[str, ...]) -> list[tuple[str, str]]:
+    found = []
+    for release in releases:
+        files = json.loads((MUSEUM / release / "expected.json").read_text())["files"]
+        found += [(release, name) for name in files if (MUSEUM / release / name).is_file()]
+    return [one for one in found if (MUSEUM / one[0] / one[1]).read_bytes()[:4] == b"PK\3\4"]
+
+
+@pytest.mark.parametrize(("release", "name"), exhibits(RELEASES))
+def test_a_file_of_the_museum_has_the_names_dtypes_shapes_and_elements_that_its_torch_wrote(
+    release: str, name: str, disk: Disk
+) -> None:
+    source = disk.open(MUSEUM / release / name)
+    if torch_zip.sniff(source) is None:
+        assert name in ("script.pt", "traced.pt")
+        return
+    parts = torch_zip.read(source, ReadOptions())
+    found = tensors(parts.tree)
+    expected = json.loads((MUSEUM / release / "expected.json").read_text())["files"][name].get("tensors") or {}
+    refused = {path.partition("#")[0] for path in expected if path.partition("#")[0] in faults(parts.tree)}
+
+    assert refused <= {"q", "qc", "s", "csr", "meta"}
+    for path, told in expected.items():
+        if path.partition("#")[0] in refused:
+            continue
+        tensor = found[path]
+        assert (tensor.dtype.torch, list(tensor.shape)) == (told["dtype"], told["shape"])
+        assert hashlib.sha256(tensor.numpy().tobytes()).hexdigest() == told["sha256"]
+
+
+DTYPES = [
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
+    torch.bool, torch.complex64, torch.complex128, torch.complex32, torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn,
+    torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu, torch.float4_e2m1fn_x2,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_tensor_of_every_dtype_has_the_elements_that_torch_saved(
+    dtype: torch.dtype, read: Callable[..., Parts]
+) -> None:
+    pattern = (torch.arange(6 * 16) % 2 if dtype == torch.bool else torch.arange(6 * 16)).to(torch.uint8)
+    tensor = pattern[: 6 * dtype.itemsize].view(dtype).reshape(2, 3)
+    found = read(saved({"t": tensor})).tree["t"]
+
+    assert f"torch.{found.dtype.torch}" == str(dtype)
+    assert found.shape == (2, 3)
+    assert found.numpy().tobytes() == raw(tensor.view(torch.uint8))
+
+
+def looks() -> dict[str, torch.Tensor]:
+    base = torch.arange(120.0).reshape(2, 3, 4, 5)
+    return {
+        "base": base, "same": base, "transposed": base.transpose(1, 3), "slice": base[1:, :, 1:3, ::2], "row": base[0, 1],
+        "channels_last": base.clone().to(memory_format=torch.channels_last), "expanded": base[0, 0, 0, :1].expand(7, 3),
+        "overlapping": base.view(-1).as_strided((4, 6), (2, 3), 5), "scalar": base[1, 2, 3, 4], "empty": base[:0],
+        "empty_inside": base[:, :, :, 5:], "t": torch.arange(6).reshape(2, 3).t(), "one": torch.ones(1, 1, 1).as_strided((1, 1), (9, 9)),
+    }  # fmt: skip
+
+
+def test_every_look_into_a_storage_has_torchs_elements(read: Callable[..., Parts]) -> None:
+    for name, tensor in read(saved(looks())).tree.items():
+        assert (name, tensor.shape) == (name, tuple(looks()[name].shape))
+        assert np.array_equal(tensor.numpy(), looks()[name].numpy()), name
+
+
+def test_tied_tensors_are_equal_promises_and_other_looks_are_not(read: Callable[..., Parts]) -> None:
+    tree = read(saved(looks())).tree
+
+    assert tree["base"].promise == tree["same"].promise
+    assert tree["base"].promise != tree["row"].promise
+
+
+def test_a_look_into_a_deflated_storage_is_tied_too(read: Callable[..., Parts]) -> None:
+    data = rezipped(saved({"a": torch.arange(900.0), "w": torch.zeros(900)}), {}, zipfile.ZIP_DEFLATED)
+    base = torch.arange(900.0)
+    tree = read(rezipped(saved({"a": base, "b": base, "c": base[7:20]}), {}, zipfile.ZIP_DEFLATED)).tree
+
+    assert tree["a"].promise == tree["b"].promise
+    assert tree["c"].numpy().tolist() == list(range(7, 20))
+    assert read(data).tree["a"].numpy().tolist() == list(range(900))
+
+
+def test_a_storage_range_carries_the_crc_of_its_member(read: Callable[..., Parts]) -> None:
+    data = saved({"w": torch.arange(6.0)})
+    promise = read(data).tree["w"].promise
+
+    assert isinstance(promise, View)
+    assert promise.range.member is not None
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        assert promise.range.member.crc == archive.getinfo("archive/data/0").CRC
+
+
+def test_plain_values_come_back_as_they_were(read: Callable[..., Parts]) -> None:
+    values = {
+        "none": None, "true": True, "int": -7, "big": 1 << 200, "float": 0.1, "inf": float("-inf"), "text": "žluťoučký \ud800",
+        "bytes": bytes(range(256)), "list": [1, [2, (3,)]], "tuple": (1, "a"), 5: "int key", (1, 2): "tuple key",
+    }  # fmt: skip
+
+    assert read(saved(values)).tree == values
+
+
+def test_the_names_of_torch_stay_names(read: Callable[..., Parts]) -> None:
+    tree = read(
+        saved([torch.float16, torch.Size((2, 3)), torch.device("cuda", 1), torch.per_tensor_affine, torch.sparse_coo])
+    ).tree
+
+    assert [(node.path, node.args) for node in tree] == [
+        ("torch.float16", None), ("torch.Size", ((2, 3),)), ("torch.device", ("cuda", 1)), ("torch.per_tensor_affine", None),
+        ("torch.serialization._get_layout", ("torch.sparse_coo",)),
+    ]  # fmt: skip
+    assert all(isinstance(node, Known) for node in tree)
+
+
+def test_a_state_dict_keeps_its_order_and_its_metadata(read: Callable[..., Parts]) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
+    tree = read(saved(model.state_dict())).tree
+
+    assert isinstance(tree, Ordered)
+    assert list(tree) == list(model.state_dict())
+    assert {k: dict(v) for k, v in tree.attributes["_metadata"].items()} == model.state_dict()._metadata
+
+
+def test_parameters_and_buffers_have_their_roles_and_attributes_are_reported(read: Callable[..., Parts]) -> None:
+    tagged = torch.nn.Parameter(torch.ones(2))
+    tagged.tag = "x"
+    plain = torch.ones(3)
+    plain.note = 1
+    parts = read(
+        saved({"p": tagged, "q": torch.nn.Parameter(torch.ones(1)), "b": torch.nn.Buffer(torch.ones(2)), "t": plain})
+    )
+
+    assert {name: tensor.role for name, tensor in parts.tree.items()} == {
+        "p": "parameter",
+        "q": "parameter",
+        "b": "buffer",
+        "t": None,
+    }
+    assert "p: attribute tag left out" in parts.warnings
+    assert "t: attribute note left out" in parts.warnings
+
+
+def test_lazy_conjugates_and_negations_are_resolved(read: Callable[..., Parts]) -> None:
+    base = torch.tensor([1 + 2j, -3 - 0j])
+    tree = {**read(saved({"conj": base.conj()})).tree, **read(saved({"neg": base.conj().imag})).tree}
+
+    assert tree["conj"].numpy().tolist() == base.conj().resolve_conj().tolist()
+    assert tree["neg"].numpy().tolist() == base.conj().imag.resolve_neg().tolist()
+
+
+def test_a_bare_storage_is_a_tensor_of_one_dimension(read: Callable[..., Parts]) -> None:
+    tree = read(saved([torch.arange(4.0).storage(), torch.arange(2).untyped_storage()])).tree
+
+    assert [(node.dtype.name, node.shape) for node in tree] == [("F32", (4,)), ("U8", (16,))]
+    assert tree[0].numpy().tolist() == [0, 1, 2, 3]
+
+
+def quantised() -> dict[str, torch.Tensor]:
+    values = torch.linspace(-2, 2, 24).reshape(4, 6)
+    scales, points = torch.tensor([0.1, 0.2, 0.05, 0.5]), torch.tensor([0, 3, -4, 9])
+    return {
+        "q": torch.quantize_per_tensor(values, 0.5, 3, torch.quint8),
+        "c": torch.quantize_per_channel(values, scales, points, 0, torch.qint8),
+        "i": torch.quantize_per_tensor(values, 0.01, 0, torch.qint32),
+    }
+
+
+def test_quantised_tensors_are_faults_that_name_the_option(read: Callable[..., Parts]) -> None:
+    found = faults(read(saved(quantised())).tree)
+
+    assert set(found) == {"q", "c", "i"}
+    assert all("quantised" in text and "--dequantize" in text for text in found.values())
+
+
+def test_dequantised_tensors_have_torchs_numbers(read: Callable[..., Parts]) -> None:
+    tree = read(saved(quantised()), dequantize=True).tree
+
+    for name, tensor in quantised().items():
+        assert np.array_equal(tree[name].numpy(), tensor.dequantize().numpy()), name
+
+
+@pytest.mark.parametrize("release", ["1.4.0-py38", "1.6.0-py38", "1.10.2-py38", "2.13.0-py311"])
+def test_quantised_tensors_of_every_release_have_torchs_numbers(release: str, disk: Disk) -> None:
+    source = disk.open(MUSEUM / release / "quant.pt")
+    module = torch_zip if torch_zip.sniff(source) else torch_legacy
+    tree = module.read(source, ReadOptions(dequantize=True)).tree
+
+    for name, tensor in torch.load(MUSEUM / release / "quant.pt", weights_only=False).items():
+        assert np.array_equal(tree[name].numpy(), tensor.dequantize().numpy()), name
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("release", ["1.4.0-py38", "1.6.0-py38", "1.10.2-py38", "2.13.0-py311"])
+def test_sparse_tensors_of_every_release_have_torchs_elements(release: str, disk: Disk) -> None:
+    source = disk.open(MUSEUM / release / "sparse.pt")
+    module = torch_zip if torch_zip.sniff(source) else torch_legacy
+    tree = module.read(source, ReadOptions(densify=True)).tree
+
+    for name, tensor in torch.load(MUSEUM / release / "sparse.pt", weights_only=False).items():
+        assert np.array_equal(tree[name].numpy(), tensor.to_dense().numpy()), name
+
+
+def sparse() -> dict[str, torch.Tensor]:
+    dense = torch.tensor([[0, 1.5, 0, 0], [2, 0, 0, 3], [0, 0, 0, 0], [0, 0, -4, 5]])
+    twice = torch.sparse_coo_tensor(torch.tensor([[0, 1, 0], [2, 3, 2]]), torch.tensor([1.0, 2.0, 4.0]), (2, 5))
+    hybrid = torch.sparse_coo_tensor(torch.tensor([[1, 0]]), torch.arange(6.0).reshape(2, 3), (4, 3))
+    return {
+        "coo": dense.to_sparse(), "twice": twice, "hybrid": hybrid, "csr": dense.to_sparse_csr(), "csc": dense.to_sparse_csc(),
+        "bsr": dense.to_sparse_bsr((2, 2)), "bsc": dense.to_sparse_bsc((2, 1)), "none": torch.zeros(3, 2).to_sparse(),
+        "bool": (dense != 0).to_sparse(), "int": dense.long().to_sparse(),
+    }  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_sparse_tensors_are_faults_that_name_the_option(read: Callable[..., Parts]) -> None:
+    found = faults(read(saved(sparse())).tree)
+
+    assert set(found) == set(sparse())
+    assert all("sparse" in text and "--densify" in text for text in found.values())
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_densified_tensors_have_torchs_elements(read: Callable[..., Parts]) -> None:
+    tree = read(saved(sparse()), densify=True).tree
+
+    for name, tensor in sparse().items():
+        assert np.array_equal(tree[name].numpy(), tensor.to_dense().numpy()), name
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
+def test_tensors_without_data_are_faults_that_say_so(read: Callable[..., Parts]) -> None:
+    found = faults(
+        read(
+            saved({
+                "meta": torch.ones(2, 3, device="meta"),
+                "nested": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+                "lazy": torch.nn.UninitializedParameter(),
+            })
+        ).tree
+    )  # fmt: skip
+
+    assert "meta tensor, which has no data" in found["meta"]
+    assert "nested tensor" in found["nested"]
+    assert "uninitialised" in found["lazy"]
+
+
+def test_an_expansion_beyond_the_limits_is_a_fault_with_both_sizes(read: Callable[..., Parts]) -> None:
+    found = faults(read(saved({"w": torch.zeros(1).expand(1 << 40)})).tree)
+
+    assert "expands the 4 bytes of storage '0' to 4398046511104" in found["w"]
+
+
+def test_a_storage_of_another_length_is_a_fault_with_both_numbers(read: Callable[..., Parts]) -> None:
+    data = saved({"w": torch.ones(6), "b": torch.ones(2)})
+
+    assert (
+        "storage '0' has 6 elements of F32, 24 bytes, but member 'archive/data/0' has 20"
+        in (faults(read(rezipped(data, {"data/0": bytes(20)})).tree)["w"])
+    )
+    parts = read(rezipped(data, {"data/0": None}))
+    assert "there is no member 'archive/data/0'" in faults(parts.tree)["w"]
+    assert list(tensors(parts.tree)) == ["b"]
+
+
+def test_a_tensor_that_leaves_its_storage_is_a_fault(read: Callable[..., Parts]) -> None:
+    data = saved({"w": torch.ones(77)})
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        pickle = archive.read("archive/data.pkl")
+    assert pickle.count(b"KM") == 2  # BININT1 77: the storage's numel, then the tensor's size
+    at = pickle.rindex(b"KM")
+
+    assert (
+        "reaches element 77, but storage '0' holds 77 of F32"
+        in (faults(read(rezipped(data, {"data.pkl": pickle[:at] + b"KN" + pickle[at + 2 :]})).tree)["w"])
+    )
+
+
+@pytest.mark.parametrize("prefix", ["", "x/", "deep/er/", "a b/"])
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_any_prefix_and_packing_gives_the_same(prefix: str, method: int, read: Callable[..., Parts]) -> None:
+    base = torch.arange(200.0)
+    parts = read(rezipped(saved({"a": base[10:20], "b": base}), {}, method, prefix))
+
+    assert parts.tree["a"].numpy().tolist() == base[10:20].tolist()
+    assert parts.facts["prefix"] == prefix.rstrip("/")
+
+
+@pytest.mark.parametrize(("word", "order"), [(b"big", ">"), (b"little", "<"), (None, "<")])
+def test_either_byte_order_gives_the_values(word: bytes | None, order: str, read: Callable[..., Parts]) -> None:
+    data = saved(
+        {
+            "f": torch.arange(5.0),
+            "i": torch.arange(3),
+            "c": torch.tensor([1 + 2j]),
+            "u": torch.tensor([1, 513], dtype=torch.uint16),
+        }
+    )
+    stored = {
+        "data/0": np.arange(5).astype(f"{order}f4"), "data/1": np.arange(3).astype(f"{order}i8"),
+        "data/2": np.array([1, 2]).astype(f"{order}f4"), "data/3": np.array([1, 513]).astype(f"{order}u2"),
+    }  # fmt: skip
+    tree = read(rezipped(data, {"byteorder": word, **{name: array.tobytes() for name, array in stored.items()}})).tree
+
+    assert {name: tensor.numpy().tolist() for name, tensor in tree.items()} == {
+        "f": [0, 1, 2, 3, 4], "i": [0, 1, 2], "c": [1 + 2j], "u": [1, 513],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"byteorder": b"middle"}, "byte order 'middle', expected 'little' or 'big'"),
+        ({"version": b"99\n"}, "version '99', known are 1 to 10"),
+        ({"version": b"three"}, "version 'three', known are 1 to 10"),
+        ({"version": b"0"}, "version '0', known are 1 to 10"),
+    ],
+)
+def test_unknown_records_are_refused_with_what_they_say(
+    changed: dict[str, bytes | None], said: str, read: Callable[..., Parts]
+) -> None:
+    with pytest.raises(UnsupportedFormatError, match=said):
+        read(rezipped(saved({"w": torch.ones(2)}), changed))
+
+
+def test_no_version_is_a_warning_and_lowers_what_torch_opens(disk: Disk, tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    path.write_bytes(rezipped(saved({"w": torch.ones(2)}), {"version": None}))
+    match = torch_zip.sniff(disk.open(path))
+
+    assert match is not None
+    assert not match.current
+    assert any("no version record" in text for text in torch_zip.read(disk.open(path), ReadOptions()).warnings)
+
+
+def test_bytes_after_the_pickle_are_counted_and_not_read(read: Callable[..., Parts]) -> None:
+    data = saved({"w": torch.ones(2)})
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        pickle = archive.read("archive/data.pkl")
+    parts = read(rezipped(data, {"data.pkl": pickle + b"cos\nsystem\n(S'true'\ntR."}))
+
+    assert "23 bytes after the end of the pickle in archive/data.pkl: they are not read" in parts.warnings
+
+
+def test_a_wrong_crc_of_the_pickle_is_refused(read: Callable[..., Parts]) -> None:
+    data = saved({"w": torch.ones(2), "text": "hello"})
+
+    with pytest.raises(CorruptError, match=r"'archive/data.pkl' has CRC"):
+        read(data.replace(b"hello", b"hallo"))
+
+
+def test_our_notes_come_back(read: Callable[..., Parts]) -> None:
+    notes = {"stamp": {"versions": {"acme.vit": "2.0"}}, "modules": {"": {"version": 1}}}
+    parts = read(rezipped(saved({"w": torch.ones(2)}), {".data/ckptmigrate.json": json.dumps(notes).encode()}))
+
+    assert parts.notes == notes
+
+
+@pytest.mark.parametrize("text", [b"[1]", b"{", b"\xff"])
+def test_notes_that_are_no_object_are_refused(text: bytes, read: Callable[..., Parts]) -> None:
+    with pytest.raises(CkptError):
+        read(rezipped(saved({"w": torch.ones(2)}), {".data/ckptmigrate.json": text}))
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_every_pickle_protocol_gives_the_same(protocol: int, read: Callable[..., Parts]) -> None:
+    parts = read(saved(collections.OrderedDict(w=torch.arange(3.0), b={1, 2}), pickle_protocol=protocol))
+
+    assert parts.tree["w"].numpy().tolist() == [0, 1, 2]
+    assert parts.facts["protocol"] == protocol
+
+
+def test_a_location_of_another_machine_is_not_looked_at(read: Callable[..., Parts]) -> None:
+    data = saved({"w": torch.arange(3.0)})
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        pickle = archive.read("archive/data.pkl").replace(b"X\3\0\0\0cpu", b"X\6\0\0\0cuda:7")
+
+    assert read(rezipped(data, {"data.pkl": pickle})).tree["w"].numpy().tolist() == [0, 1, 2]
+
+
+def with_pickle(pickle: bytes) -> bytes:
+    return rezipped(saved({"w": torch.ones(2)}), {"data.pkl": pickle})
+
+
+@pytest.mark.parametrize("kind", ["list", "tuple", "dict"])
+def test_values_nested_as_deep_as_the_limit_allows_are_read(kind: str, read: Callable[..., Parts]) -> None:
+    pickle = (
+        b"\x80\x02" + {"list": b"]", "tuple": b"", "dict": b"}X\1\0\0\0a"}[kind] * (LIMITS.nesting - 1)
+        + b"(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\x000X\3\0\0\0cpuK\2tQ"
+        + {"list": b"a", "tuple": b"\x85", "dict": b"s"}[kind] * (LIMITS.nesting - 1) + b"."
+    )  # fmt: skip
+
+    assert [tensor.shape for tensor in tensors(read(with_pickle(pickle)).tree).values()] == [(2,)]
+
+
+def test_a_value_that_holds_itself_is_read(read: Callable[..., Parts]) -> None:
+    ring: list[Any] = [torch.ones(2)]
+    ring.append({"again": ring})
+    tree = read(saved(ring)).tree
+
+    assert tree[1]["again"] is tree
+
+
+def test_a_call_that_the_tree_holds_is_left_to_the_walk_that_knows_its_path(read: Callable[..., Parts]) -> None:
+    tree = read(with_pickle(b"\x80\x02}X\1\0\0\0acos\nsystem\nX\4\0\0\0true\x85Rs.")).tree
+
+    assert (tree["a"].kind, tree["a"].path, tree["a"].args) == ("call", "os.system", ("true",))
+
+
+def test_a_call_that_the_pickle_throws_away_again_is_refused_by_name(read: Callable[..., Parts]) -> None:
+    hidden = with_pickle(b"\x80\x02cos\nsystem\nX\4\0\0\0true\x85R0}.")
+
+    with pytest.raises(ForeignCallError, match=r"os\.system") as caught:
+        read(hidden)
+    assert [path for _, path in caught.value.data["calls"]] == ["os.system"]
+    assert any("os.system" in text for text in read(hidden, inert_calls=True).warnings)
+
+
+def test_a_pickle_over_the_limit_is_refused_before_it_is_read(read: Callable[..., Parts]) -> None:
+    with pytest.raises(LimitError, match="the limit of a pickle is 100"):
+        read(saved({"w": torch.ones(2)}), limits=replace(LIMITS, pickle=100))
+
+
+def test_a_cut_zip_is_claimed_and_refused_as_truncated(read: Callable[..., Parts]) -> None:
+    data = saved({"w": torch.ones(200)})
+    for cut in (len(data) - 40, len(data) // 2, 10):
+        with pytest.raises(TruncatedError, match="truncated zip: no end record"):
+            read(data[:cut])
+
+
+def test_a_zip_of_something_else_is_not_claimed(disk: Disk, tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", a=np.ones(3))
+
+    assert torch_zip.sniff(disk.open(tmp_path / "a.npz")) is None
+
+
+def content(parts: Parts) -> list[tuple[str, Any]]:
+    rows: list[tuple[str, Any]] = []
+    for path, node in walk(parts.tree):
+        if isinstance(node, Tensor):
+            member = node.promise.range.member if isinstance(node.promise, View) else None
+            assert member is None or member.crc is not None or not member.nbytes
+            rows.append((spell(path), (node.dtype.name, node.shape)))
+        elif not isinstance(node, (dict, list, tuple)):
+            rows.append((spell(path), repr(node)))
+    return rows
+
+
+def test_every_cut_and_flipped_bit_is_refused_or_gives_the_same_names_and_values(disk: Disk, tmp_path: Path) -> None:
+    data = saved(collections.OrderedDict(w=torch.arange(4.0), b=torch.ones(2).half(), e=[3, "x"]))
+    path = tmp_path / "a.pt"
+    path.write_bytes(data)
+    expected = content(torch_zip.read(disk.open(path), ReadOptions()))
+    chance = random.Random(2)
+    damaged = [data[:n] for n in range(4, len(data), 5)]
+    for _ in range(400):
+        flipped = bytearray(data)
+        flipped[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        damaged.append(bytes(flipped))
+    for index, one in enumerate(damaged):
+        other = tmp_path / f"{index}.pt"
+        other.write_bytes(one)
+        with Disk() as fresh:
+            source = fresh.open(other)
+            if torch_zip.sniff(source) is None:
+                continue
+            try:
+                parts = torch_zip.read(source, ReadOptions())
+            except CkptError:
+                continue
+            if not parts.notes and not faults(parts.tree):
+                assert content(parts) == expected
+        other.unlink()
