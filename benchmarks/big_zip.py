@@ -76,7 +76,9 @@ def main() -> None:
                 times.setdefault(name, []).append(took)
                 memory[name] = max(memory.get(name, 0), peak)
         base = statistics.median(times["cp"])
-        print(f"| {source.stat().st_size / 1e9:.1f} GB zip | median s | ratio to cp + sync | peak RSS MB |\n|---|---|---|---|")
+        print(
+            f"| {source.stat().st_size / 1e9:.1f} GB zip | median s | ratio to cp + sync | peak RSS MB |\n|---|---|---|---|"
+        )
         for name, taken in times.items():
             ratio = statistics.median(t / c for t, c in zip(taken, times["cp"], strict=True))
             print(f"| {name} | {statistics.median(taken):.2f} | {ratio:.2f} | {memory[name]} |")

@@ -6,18 +6,27 @@ detect → read → gather → locate → plan → apply → scatter → lay out
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import chains, engine, registry, store
 from .dtypes import BY_NAME
-from .errors import ChangedError, CkptError, PlanError, SpaceError, UsageError, VerificationError, reading
+from .errors import (
+    ChangedError,
+    CheckpointError,
+    CkptError,
+    PlanError,
+    SpaceError,
+    UsageError,
+    VerificationError,
+    reading,
+)
 from .files import Disk
+from .files.sink import Sink, free_space
 from .format import GatherOptions, ReadOptions, WriteOptions
 from .operations import Drop, Rename
-from .sink import Sink, free_space
 from .tensor import cast
 
 if TYPE_CHECKING:
@@ -112,6 +121,8 @@ def migrate(path: str | Path, out: str | Path | None, options: Options, progress
         )
     with Disk(options.scratch, keep=not options.dry_run) as disk, reading(str(path)):
         checkpoint = store.open_checkpoint(path, options.read, options.gather, disk)
+        if not (checkpoint.model or checkpoint.optimizers or checkpoint.schedulers):
+            raise CheckpointError("holds no tensors")
         target = _target(checkpoint, Path(path), None if out is None else Path(out), options)
         plan, problems = _upgrade(checkpoint, options)
         nothing_pending = options.in_place and not plan.steps and store.is_current(checkpoint)
@@ -311,14 +322,16 @@ def _write(
 
 def _check_space(blueprint: Blueprint, target: Target, disk: Disk) -> None:
     """Compare the output, and what decoded sources will spill, with the free space before anything is written."""
-    needed, free = sum(blueprint.sizes.values()), free_space(target.path.parent)
-    if needed > free:
-        raise SpaceError(
-            f"{target.path}: needs {needed} bytes, and {free} are free",
-            needed=needed,
-            free=free,
-            hint="free some space, or write elsewhere",
-        )
+    spilling = {r.file for promise in blueprint.names for r in promise.sources() if r.file.awaited}
+    for what, needed, free, remedy in (
+        ("the output", sum(blueprint.sizes.values()), free_space(target.path.parent), "write elsewhere"),
+        ("scratch", sum(file.awaited for file in spilling), disk.free_scratch(), "name another folder with --scratch"),
+    ):
+        if needed > free:
+            raise SpaceError(
+                f"{what} needs {needed:,} bytes, and {free:,} are free",
+                path=str(target.path), needed=needed, free=free, hint=f"free some space, or {remedy}",
+            )  # fmt: skip
 
 
 def _compare(scattered: Mapping[str, tuple[Format, Parts]], sink: Sink, *, folder: bool) -> None:

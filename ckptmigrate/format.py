@@ -32,7 +32,9 @@ class GatherOptions:
     """What a caller says about a checkpoint that its files do not say."""
 
     layout: str | None = None
-    sections: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # section -> path of keys ("model" -> ("net", "g"))
+    sections: Mapping[str, tuple[Any, ...]] = field(
+        default_factory=dict
+    )  # section -> path of keys ("model" -> ("net", "g"))
     only: tuple[str, ...] = ()  # sections to take; () is all
     drop: tuple[str, ...] = ()  # sections to leave out, each noted in the ledger
     names: bool = True  # assume that optimizer groups were given in model order; False refuses to assume
@@ -71,7 +73,9 @@ class Parts:
     family: str | None = None  # None: a neutral container; its notes may tell
     tree: Tree = NOTHING
     tensors: dict[str, Tensor | Scalar] | None = None
-    facts: dict[str, Any] = field(default_factory=dict)  # "metadata": the file's own text map; "versions": {chain: version}; "half"
+    facts: dict[str, Any] = field(
+        default_factory=dict
+    )  # "metadata": the file's own text map; "versions": {chain: version}; "half"
     notes: dict[str, Any] = field(default_factory=dict)  # our own JSON object, as it lies in the file
     warnings: list[str] = field(default_factory=list)
 
@@ -152,7 +156,9 @@ class Family:
     """One framework's optimizer and scheduler state, turned into ours and back; pure functions."""
 
     name: str
-    unpack: Callable[[str, Parts, Any], Optimizer | Tree | None]  # section, parts, options; None: not that section's value
+    unpack: Callable[
+        [str, Parts, Any], Optimizer | Tree | None
+    ]  # section, parts, options; None: not that section's value
     pack: Callable[[str, Any, Checkpoint], Parts]
     section: Callable[[Parts], str | None]  # of a file alone: "model", "optimizers", "schedulers"
     slots: Mapping[str, str] = field(default_factory=dict)

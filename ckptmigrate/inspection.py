@@ -46,7 +46,7 @@ def describe(checkpoint: Checkpoint, path: str, *, digests: bool = False) -> dic
         "sections": sections,
         "left_out": [
             {"path": fate.source, "reason": fate.reason or ""}
-            for fate in checkpoint.ledger.fates.values()
+            for fate in checkpoint.ledger.rows()
             if fate.what in {"left out", "dropped"}
         ],
         "notes": list(checkpoint.ledger.notes),

@@ -16,7 +16,9 @@ class Limits:
 
     header: int = 100_000_000  # safetensors' own bound of its header
     index: int = 64 * MiB  # a zip directory of half a million members
-    pickle: int = 256 * MiB  # the largest object pickles seen hold some 10 MiB of names; values without tensors may add more
+    pickle: int = (
+        256 * MiB
+    )  # the largest object pickles seen hold some 10 MiB of names; values without tensors may add more
     memo: int = 5_000_000  # entries; a checkpoint of 100,000 tensors needs 2 million
     nodes: int = 10_000_000  # objects made by one pickle
     stack: int = 1_000_000  # items on a machine's stack

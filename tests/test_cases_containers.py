@@ -191,7 +191,7 @@ def test_d15_unsigned_and_float8_tensors_keep_dtype_and_bytes(tmp_path: Path) ->
 
 def test_d17_torchscript_is_recognised_and_refused_with_advice(tmp_path: Path, refuse: Refuse) -> None:
     source = tmp_path / "in.pt"
-    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), source)  # type: ignore[no-untyped-call]
+    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), source)
 
     refuse(source, "TorchScript archive", "state_dict")
 

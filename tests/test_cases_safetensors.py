@@ -30,7 +30,7 @@ def raw(path: Path, header: str | dict[str, Any], data: bytes = b"") -> Path:
 
 
 def metadata(path: Path) -> dict[str, str]:
-    with safe_open(path, framework="pt") as opened:  # type: ignore[no-untyped-call]
+    with safe_open(path, framework="pt") as opened:
         return dict(opened.metadata() or {})
 
 

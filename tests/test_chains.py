@@ -12,7 +12,7 @@ import pytest
 from packaging.version import Version
 
 from ckptmigrate import chains
-from ckptmigrate.catalog import Catalog, Step
+from ckptmigrate.chains.catalog import Catalog, Step
 from ckptmigrate.checkpoint import Applied, Checkpoint, Stamp
 from ckptmigrate.errors import MigratorError, PlanError, UsageError, VersionError
 from ckptmigrate.format import Family

@@ -177,7 +177,7 @@ def steps(folder: Path) -> Path:
 
 
 def test_bare_output_has_no_stamp(tmp_path: Path) -> None:
-    options = ["--chain", "acme.net", "--migrations", steps(tmp_path), "--from", "acme.net=1.0"]
+    options: list[str | Path] = ["--chain", "acme.net", "--migrations", steps(tmp_path), "--from", "acme.net=1.0"]
     assert Ran("migrate", CHECKPOINT, tmp_path / "stamped.pt", *options).code == 0
     assert Ran("migrate", CHECKPOINT, tmp_path / "bare.pt", *options, "--bare").code == 0
 
@@ -187,7 +187,7 @@ def test_bare_output_has_no_stamp(tmp_path: Path) -> None:
 
 
 def test_a_chain_of_a_projects_own_folder_is_applied_stamped_and_seen_as_done(tmp_path: Path) -> None:
-    options = ["--chain", "acme.net", "--migrations", steps(tmp_path)]
+    options: list[str | Path] = ["--chain", "acme.net", "--migrations", steps(tmp_path)]
     done = Ran("migrate", CHECKPOINT, tmp_path / "out.pt", *options, "--from", "acme.net=1.0", "--json")
     again = Ran("migrate", tmp_path / "out.pt", tmp_path / "again.pt", *options, "--json")
 

@@ -26,8 +26,8 @@ from ckptmigrate.checkpoint import Checkpoint, Optimizer, Progress, Stamp
 from ckptmigrate.dtypes import DTYPES, F32, U8
 from ckptmigrate.errors import CkptError
 from ckptmigrate.files import Range
+from ckptmigrate.files.sink import Sink
 from ckptmigrate.format import Format, GatherOptions, Match, Parts, ReadOptions, WriteOptions
-from ckptmigrate.sink import Sink
 from ckptmigrate.tensor import Tensor, View
 from ckptmigrate.testing import (
     EVERYWHERE,

@@ -16,8 +16,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ckptmigrate import inflate
-from ckptmigrate.descriptors import POOL
 from ckptmigrate.errors import (
     ChangedError,
     CkptError,
@@ -26,13 +24,14 @@ from ckptmigrate.errors import (
     TruncatedError,
     UnsupportedFormatError,
 )
-from ckptmigrate.files import Disk, Member, Source
+from ckptmigrate.files import Disk, Member, Source, inflate
+from ckptmigrate.files.descriptors import POOL
 from ckptmigrate.limits import GiB, KiB, MiB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ckptmigrate.inflate import Codec
+    from ckptmigrate.files.inflate import Codec
 
 
 @pytest.fixture

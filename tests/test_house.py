@@ -18,21 +18,20 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "ckptmigrate"
 OPEN_FOLDERS = ("formats", "layouts", "families")
 
-# Imports point from right to left; modules of one row do not import each other unless an earlier one in the row is imported
-# by a later one.
+# Rooms: a module at the root, or a package. Imports point from below to above, and from right to left within a row.
 ORDER = [
     ["errors", "limits"],
-    ["dtypes", "files", "sink"],
-    ["strides", "rules", "view", "promise", "tensor", "sparse"],
+    ["dtypes", "files"],
+    ["tensor"],
     ["values"],
     ["wire"],
-    ["checkpoint", "ledger", "sketch"],
+    ["checkpoint"],
     ["format"],
     ["naming", "operations", "verify"],
-    ["marks", "migrator", "changes", "slots", "following", "items", "modules", "engine"],
+    ["marks", "migrator", "engine"],
     ["registry", "formats", "layouts", "families"],
-    ["catalog", "chains"],
-    ["detection", "sections", "selection", "record", "accounting", "gather", "tree_parts", "scatter", "store"],
+    ["chains"],
+    ["store"],
     ["inspection", "runs", "convert"],
     ["doctor", "batch"],
     ["torch", "testing", "report", "__init__", "cli", "__main__"],
@@ -114,11 +113,27 @@ def test_every_module_has_a_place_in_the_import_order(module: Module) -> None:
 def test_imports_point_one_way(module: Module) -> None:
     for name in own_imports(module):
         target = name.split(".")[0] or "__init__"
-        if target == module.room and module.room in {*OPEN_FOLDERS, "wire"}:
-            continue
+        if target == module.room:
+            continue  # within a room: test_no_module_imports_itself_through_others
         if (module.room, target) == ("format", "checkpoint"):
             continue
         assert RANK[target] < RANK[module.room], f"{module.path.name} imports {name}"
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    names = {m.name for m in MODULES}
+    arrows = {m.name: {n for n in own_imports(m) if n in names and n != m.name} for m in MODULES}
+    done: set[str] = set()
+
+    def visit(name: str, way: tuple[str, ...]) -> None:
+        assert name not in way, " -> ".join([*way, name])
+        if name not in done:
+            for target in arrows[name] - {"checkpoint"} if name == "format" else arrows[name]:
+                visit(target, (*way, name))
+            done.add(name)
+
+    for name in arrows:
+        visit(name, ())
 
 
 @pytest.mark.parametrize("module", MODULES, ids=IDS)
@@ -162,16 +177,17 @@ def test_no_code_branches_on_the_name_of_a_format_layout_family_or_chain(module:
 
 DISK = {"open", "io.open"}
 DISK_MODULES = {"os", "shutil", "tempfile", "pathlib", "mmap", "io", "glob"}
-MAY_TOUCH_DISK = {"files", "sink"}
+MAY_TOUCH_DISK = {"files"}
 
 
 @pytest.mark.parametrize("module", MODULES, ids=IDS)
 def test_only_files_touches_the_disk(module: Module) -> None:
     if module.room in MAY_TOUCH_DISK:
         return
+    own = {n.name for n in module.tree.body if isinstance(n, ast.FunctionDef)}  # ckptmigrate.open is ours
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            assert node.func.id not in DISK, f"{module.path.name}:{node.lineno} opens a file"
+            assert node.func.id not in DISK - own, f"{module.path.name}:{node.lineno} opens a file"
     allowed = {
         "chains": {"pathlib"},
         "convert": {"pathlib"},
@@ -215,7 +231,8 @@ def test_only_the_command_line_prints_reads_the_environment_or_asks_the_clock(mo
 
     assert not {"print", "sys.exit", "exit", "input"} & text
     assert not {"os.environ", "sys.stdout", "sys.stderr", "sys.argv"} & attributes
-    assert not {"time", "datetime", "logging", "random"} & {n.split(".")[0] for n in imports(module)}
+    assert not {"time", "logging", "random"} & {n.split(".")[0] for n in imports(module)}
+    assert not {"now", "today", "utcnow"} & {name.rpartition(".")[2] for name in text}
 
 
 FORBIDDEN_CALLS = {"eval", "exec", "__import__", "compile", "pickle.load", "pickle.loads", "torch.load"}
@@ -330,7 +347,8 @@ def test_the_museum_is_as_it_was_delivered() -> None:
     import hashlib
 
     museum = ROOT / "tests" / "fixtures"
-    sums = dict(reversed(line.split("  ", 1)) for line in (museum / "SHA256SUMS").read_text().splitlines())
+    lines = (line.split("  ", 1) for line in (museum / "SHA256SUMS").read_text().splitlines())
+    sums = {name: digest for digest, name in lines}
     files = {f"./{p.relative_to(museum)}": p for p in museum.rglob("*") if p.is_file() and p.name != "SHA256SUMS"}
 
     assert set(sums) == set(files)

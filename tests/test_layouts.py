@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from ckptmigrate import registry, store, values
 from ckptmigrate.errors import AmbiguousError, CheckpointError, CkptError, SectionError
 from ckptmigrate.files import Disk
+from ckptmigrate.files.sink import Sink
 from ckptmigrate.format import GatherOptions, Parts, ReadOptions, WriteOptions
-from ckptmigrate.sink import Sink
 from ckptmigrate.tensor import Tensor, array
 from ckptmigrate.values import Ordered
 

@@ -20,7 +20,7 @@ import json, os, resource, sys
 import ckptmigrate
 from ckptmigrate.dtypes import BF16, F32
 from ckptmigrate.files import Disk
-from ckptmigrate.sink import Sink
+from ckptmigrate.files.sink import Sink
 from ckptmigrate.tensor import View, cast, joined
 
 source, target, rows, columns = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])

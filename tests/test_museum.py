@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MUSEUM = Path(__file__).parent / "fixtures" / "torch"
 RELEASES = ["1.0.0-py27", "1.0.0-py36", "1.4.0-py38", "1.6.0-py38", "1.10.2-py38", "2.13.0-py311"]
 SCRIPTED = {"traced.pt", "script.pt"}
-NEEDS = {"quant.pt": {"dequantize": True}, "sparse.pt": {"densify": True}}
+NEEDS = {"quant.pt": ckptmigrate.ReadOptions(dequantize=True), "sparse.pt": ckptmigrate.ReadOptions(densify=True)}
 HAS_NO_DATA = {"special.pt"}  # holds a meta tensor
 
 Fact = tuple[str, tuple[int, ...], str]
@@ -67,9 +67,11 @@ def test_torch_loads_the_converted_fixture_with_the_values_it_was_saved_with(
     entries = expected(release)[name]["tensors"]
     if name in HAS_NO_DATA:
         with pytest.raises(errors.CkptError, match="meta"):
-            ckptmigrate.migrate(MUSEUM / release / name, tmp_path / "out.pt", read=ckptmigrate.ReadOptions(densify=True))
+            ckptmigrate.migrate(
+                MUSEUM / release / name, tmp_path / "out.pt", read=ckptmigrate.ReadOptions(densify=True)
+            )
         return
-    read = ckptmigrate.ReadOptions(**NEEDS.get(name, {}))
+    read = NEEDS.get(name, ckptmigrate.ReadOptions())
     ckptmigrate.migrate(MUSEUM / release / name, tmp_path / "out.pt", read=read)
 
     loaded = torch.load(tmp_path / "out.pt", weights_only=True)
@@ -91,7 +93,7 @@ def test_safetensors_opens_the_converted_fixture_with_the_values_it_was_saved_wi
     entries = expected(release)[name]["tensors"]
     if name in HAS_NO_DATA:
         return
-    read = ckptmigrate.ReadOptions(**NEEDS.get(name, {}))
+    read = NEEDS.get(name, ckptmigrate.ReadOptions())
     source = MUSEUM / release / name
     if any(e["dtype"] == "complex128" for e in entries.values()):
         with pytest.raises(errors.PlanError, match="complex128"):
@@ -101,7 +103,7 @@ def test_safetensors_opens_the_converted_fixture_with_the_values_it_was_saved_wi
 
     files = [tmp_path / "out"] if (tmp_path / "out").is_file() else sorted((tmp_path / "out").glob("*.safetensors"))
     for file in files:
-        with safe_open(file, framework="pt") as opened:  # type: ignore[no-untyped-call]
+        with safe_open(file, framework="pt") as opened:
             for key in opened.keys():  # noqa: SIM118 - the handle is no mapping
                 opened.get_tensor(key)
     if name in NEEDS or name == "storage.pt":
@@ -193,7 +195,7 @@ def _load_original(source: Path) -> Any:
     return torch.load(source, weights_only=False, encoding="latin1")
 
 
-class Net(torch.nn.Module):
+class Net(torch.nn.Module):  # type: ignore[misc] # the referee is untyped here
     def __init__(self) -> None:
         super().__init__()
         self.conv = torch.nn.Conv2d(1, 2, 3)

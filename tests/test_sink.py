@@ -17,18 +17,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ckptmigrate.descriptors import POOL
 from ckptmigrate.errors import ChangedError, CorruptError, ExistsError, OutputError, SpaceError, VerificationError
 from ckptmigrate.files import Disk, Late, Member, Range, Source
+from ckptmigrate.files.descriptors import POOL
+from ckptmigrate.files.out import SMALL
+from ckptmigrate.files.sink import Sink, free_space
 from ckptmigrate.limits import KiB, MiB
-from ckptmigrate.out import SMALL
-from ckptmigrate.sink import Sink, free_space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from ckptmigrate.out import Out
+    from ckptmigrate.files.out import Out
 
 
 @dataclass(frozen=True)
@@ -763,7 +763,7 @@ CRASH = """
 import itertools, json, os, shutil, sys
 from pathlib import Path
 from ckptmigrate.files import Disk, Range
-from ckptmigrate.sink import Sink
+from ckptmigrate.files.sink import Sink
 
 class Whole:
     itemsize = 1

@@ -11,7 +11,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from ckptmigrate import record, registry, store, values
+from ckptmigrate import registry, store, values
 from ckptmigrate.checkpoint import Applied, Checkpoint, Optimizer, Param, Progress, Slot, Stamp
 from ckptmigrate.errors import (
     AmbiguousError,
@@ -26,8 +26,9 @@ from ckptmigrate.errors import (
     UsageError,
 )
 from ckptmigrate.files import Disk
+from ckptmigrate.files.sink import Sink
 from ckptmigrate.format import Format, GatherOptions, Match, Parts, ReadOptions, WriteOptions
-from ckptmigrate.sink import Sink
+from ckptmigrate.store import record
 from ckptmigrate.tensor import Tensor, array
 from ckptmigrate.values import Inert, Known, Ordered, Scalar
 

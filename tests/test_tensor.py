@@ -13,15 +13,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ckptmigrate import promise as promise_module
-from ckptmigrate import strides
-from ckptmigrate import view as view_module
 from ckptmigrate.dtypes import BF16, BOOL, BY_NAME, C64, F16, F32, F64, I8, I16, I32, I64, QINT8, QUINT8, U8, DType
 from ckptmigrate.errors import CorruptError, LimitError, TensorError
 from ckptmigrate.files import Disk, File, Range
 from ckptmigrate.limits import LIMITS
-from ckptmigrate.promise import Made, Promise
-from ckptmigrate.rules import Cast
 from ckptmigrate.tensor import (
     Joined,
     Quantisation,
@@ -37,7 +32,12 @@ from ckptmigrate.tensor import (
     joined,
     negate,
     normalise,
+    strides,
 )
+from ckptmigrate.tensor import promise as promise_module
+from ckptmigrate.tensor import view as view_module
+from ckptmigrate.tensor.promise import Made, Promise
+from ckptmigrate.tensor.rules import Cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

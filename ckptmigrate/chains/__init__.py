@@ -1,0 +1,392 @@
+"""Where a checkpoint stands in each chain, and the steps that lead it to where it should.
+
+    stamp ─┐
+    layout ├─ locate ─► Place ─ plan ─► Plan(steps, problems) ─ apply ─► checkpoint, stamped
+    said   │            0 is before the first step
+    marks ─┘
+
+A plan is made on a sketch, a checkpoint of the same promises: every step is applied to it, so that the marks of the next are read
+on names as its predecessors left them, and all problems are known before anything is written.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from packaging.version import InvalidVersion, Version
+
+from ckptmigrate import engine, registry
+from ckptmigrate.checkpoint import Applied, Stamp
+from ckptmigrate.errors import CkptError, PlanError, VersionError
+from ckptmigrate.marks import facts
+
+from .catalog import Catalog, Project, Step, project, versions_of
+from .sketch import sketched
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from ckptmigrate.checkpoint import Checkpoint
+    from ckptmigrate.engine import Direction, Ties
+    from ckptmigrate.format import Family
+    from ckptmigrate.migrator import Chain, Migrator
+
+__all__ = ["Catalog", "Place", "Plan", "Planned", "Project", "locate", "plan", "project", "upgrade"]
+
+BEFORE = Version("0")  # the place before the first step
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a checkpoint stands in one chain. ``version`` None: nothing tells, ``why`` says so; ``text``: as it was found."""
+
+    version: Version | None
+    how: Literal["stamp", "layout", "marks", "said", "unknown"]
+    text: str | None = None
+    why: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One step to take, with the numbers it is given."""
+
+    migrator: Migrator
+    where: str
+    direction: Direction = "up"
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def describe(self) -> str:
+        """Give one line: the chain, the way, the file."""
+        arrow = "to" if self.direction == "up" else "back from"
+        return f"{self.migrator.chain} {arrow} {self.migrator.version} ({self.where})"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What has to happen, or why it cannot. ``stamps``: the version to write for each chain that was applied, stamped or said."""
+
+    steps: tuple[Planned, ...] = ()
+    places: Mapping[str, Place] = field(default_factory=dict)
+    stamps: Mapping[str, str] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    suggestions: tuple[str, ...] = ()
+    crossings: Mapping[str, str] = field(default_factory=dict)  # chain -> the family that it leads to
+    ties: Ties = "keep"
+
+    def pending(self) -> tuple[str, ...]:
+        """Give what keeps the checkpoint from being current, for ``check``: steps to take, and places that nothing tells."""
+        return (*(step.describe() for step in self.steps), *self.problems)
+
+    def apply(self, checkpoint: Checkpoint, family: Family) -> list[str]:
+        """Take the steps, in place, and stamp; give every problem. PlanError where the plan has problems already."""
+        if self.problems:
+            raise PlanError(self.problems)
+        problems: list[str] = []
+        for number, step in enumerate(self.steps):
+            problems += _take(checkpoint, step, family, self.ties)
+            last = all(later.migrator.chain != step.migrator.chain for later in self.steps[number + 1 :])
+            if last and (name := self.crossings.get(step.migrator.chain)):
+                checkpoint.family, family = name, registry.family(name)
+        versions = {**checkpoint.stamp.versions, **self.stamps}
+        checkpoint.stamp = replace(checkpoint.stamp, versions=versions)
+        _write_keys(checkpoint, self.stamps)
+        return problems
+
+
+def locate(checkpoint: Checkpoint, chain: Chain, steps: Sequence[Step], said: str | None = None) -> Place:
+    """Tell where a checkpoint stands in a chain: what was said, its stamp, its layout's or format's own version, else its marks.
+
+    Two of them that disagree are a VersionError that names both.
+    """
+    found: list[tuple[Literal["stamp", "layout", "said"], str, str]] = []
+    if chain.name in checkpoint.stamp.versions:
+        found.append(("stamp", "its stamp", str(checkpoint.stamp.versions[chain.name])))
+    found += [("layout", "the file's own version", text) for text in _own_versions(checkpoint, chain.name)]
+    if said is not None:
+        found.append(("said", "--from", said))
+    readable = [(how, whose, text, version) for how, whose, text in found if (version := public(text)) is not None]
+    for (_, one, text, version), (_, other, second, different) in itertools.pairwise(readable):
+        if version != different:
+            raise VersionError(
+                f"chain {chain.name}: {one} says {text}, {other} says {second}", chain=chain.name, said=(text, second)
+            )
+    if readable:
+        how, _, text, version = readable[0]
+        return Place(_settled(checkpoint, version, steps), how, text)
+    if found:
+        _, whose, text = found[-1]
+        return Place(None, "unknown", text, f"{whose} says {text!r}, which is no version (PEP 440)")
+    return _by_marks(checkpoint, steps)
+
+
+def public(text: str) -> Version | None:
+    """Give the public part of a version, by which all are compared; None for text that is none."""
+    try:
+        return Version(Version(text).public)
+    except InvalidVersion:
+        return None
+
+
+def plan(
+    checkpoint: Checkpoint,
+    catalog: Catalog,
+    *,
+    named: Mapping[str, str | None] | None = None,
+    said: Mapping[str, str] | None = None,
+    family: Family,
+    projected: Sequence[str] = (),
+    parameters: Mapping[str, Any] | None = None,
+    ties: Ties = "keep",
+) -> Plan:
+    """Give the steps from where a checkpoint stands to where it should; nothing in it changes.
+
+    ``named``: chain -> target (None: its head), in the order in which they are applied; ``said``: chain -> version, as with
+    ``--from``; ``projected``: chains of the project's configuration. Automatic chains and those of the stamp apply unasked.
+    """
+    making = _Making(checkpoint, catalog, dict(named or {}), dict(said or {}), family, dict(parameters or {}), ties)
+    return making.run(projected)
+
+
+def upgrade(checkpoint: Checkpoint, catalog: Catalog, *, family: Family, **options: Any) -> Plan:
+    """Plan and apply in one, in place; PlanError with every problem. ``options`` are those of ``plan``."""
+    made = plan(checkpoint, catalog, family=family, **options)
+    problems = made.apply(checkpoint, family)
+    if problems:
+        raise PlanError(problems)
+    return made
+
+
+class _Making:
+    """A plan in the making: the sketch that steps are tried on, and what was found so far."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        catalog: Catalog,
+        named: dict[str, str | None],
+        said: dict[str, str],
+        family: Family,
+        parameters: dict[str, Any],
+        ties: Ties,
+    ) -> None:
+        self.checkpoint, self.sketch, self.catalog = checkpoint, sketched(checkpoint), catalog
+        self.named, self.said, self.family, self.parameters, self.ties = named, said, family, parameters, ties
+        self.steps: list[Planned] = []
+        self.places: dict[str, Place] = {}
+        self.stamps: dict[str, str] = {}
+        self.crossings: dict[str, str] = {}
+        self.problems: list[str] = []
+        self.notes: list[str] = []
+        self.warnings: list[str] = []
+
+    def run(self, projected: Sequence[str]) -> Plan:
+        installed = self.catalog.names()
+        stamped = self.checkpoint.stamp.versions
+        asked = [*projected, *self.said, *self.named]
+        self.notes += [f"chain {name}: not installed here, not checked" for name in stamped if name not in installed]
+        automatic = [chain.name for chain in self.catalog.loaded() if chain.automatic]
+        order = dict.fromkeys([*automatic, *sorted(name for name in stamped if name in installed), *asked])
+        for name in order:
+            try:
+                self._chain(name)
+            except CkptError as error:
+                self.problems.append("; ".join([error.message, *error.hints]))
+        idle = sorted(set(self.catalog.broken) - set(order))
+        self.warnings += [f"chain {name} does not load: {self.catalog.broken[name]}" for name in idle]
+        return Plan(
+            tuple(self.steps),
+            self.places,
+            self.stamps,
+            tuple(self.problems),
+            tuple(self.notes),
+            tuple(self.warnings),
+            tuple(self._suggestions(set(order))),
+            self.crossings,
+            self.ties,
+        )
+
+    def _chain(self, name: str) -> None:
+        chain, steps = self.catalog.chain(name), self.catalog.steps(name)
+        if chain.family not in (None, self.sketch.family):
+            if name in self.named:
+                self.problems.append(
+                    f"chain {name} is for family {chain.family}, and the checkpoint is of {self.sketch.family}"
+                )
+            return
+        self._check_history(name, steps)
+        place = self.places[name] = locate(self.sketch, chain, steps, self.said.get(name))
+        if place.version is None:
+            self._unplaced(chain, place)
+            return
+        target = self._target(name, steps)
+        if target < place.version and name in self.named and self.named[name] is not None:
+            self._down(name, steps, place.version, target)
+        else:
+            self._up(chain, steps, place, place.version, target)
+
+    def _unplaced(self, chain: Chain, place: Place) -> None:
+        message = f"chain {chain.name}: {place.why}"
+        if chain.automatic and chain.name not in self.named:
+            self.warnings.append(f"{message}; not checked")
+        else:
+            self.problems.append(f"{message}; say where it stands with --from {chain.name}=VERSION")
+
+    def _target(self, name: str, steps: Sequence[Step]) -> Version:
+        text = self.named.get(name)
+        if text is None:
+            return steps[-1].migrator.release if steps else BEFORE
+        target = public(text)
+        if target is None:
+            raise VersionError(f"chain {name}: {text!r} is no version (PEP 440)", chain=name)
+        return target
+
+    def _up(self, chain: Chain, steps: Sequence[Step], place: Place, standing: Version, target: Version) -> None:
+        name = chain.name
+        if not chain.automatic and place.how != "marks":
+            for step in steps:
+                if step.migrator.release <= standing and _marked(step.migrator, self.sketch):
+                    raise VersionError(
+                        f"chain {name}: {_source(place)} says {place.text}, and the marks of step {step.migrator.version} "
+                        f"({step.where}) say that it is still needed",
+                        chain=name,
+                    )
+        taken = None
+        for step in steps:
+            migrator = step.migrator
+            if not standing < migrator.release <= target:
+                continue
+            if migrator.marks and not _marked(migrator, self.sketch):
+                if chain.automatic:
+                    continue
+                if not migrator.optional:
+                    where = f"{_source(place)} says {place.text}" if place.text else f"marks place it at {standing}"
+                    raise VersionError(
+                        f"chain {name}: {where}, and the marks of step {migrator.version} ({step.where}) do not match",
+                        chain=name,
+                    )
+            self._step(step, "up", self.parameters)
+            taken = migrator
+        if taken is not None:
+            self.stamps[name] = _held(steps, target) if chain.automatic else taken.version
+            if chain.crosses is not None:
+                self.crossings[name] = self.sketch.family = chain.crosses
+                self.family = registry.family(chain.crosses)
+        elif place.text is not None and place.how in {"stamp", "said"}:
+            self.stamps[name] = (
+                place.text if place.how == "said" or place.version == public(place.text) else str(place.version)
+            )
+
+    def _down(self, name: str, steps: Sequence[Step], standing: Version, target: Version) -> None:
+        if not steps or standing > steps[-1].migrator.release:
+            newest = steps[-1].migrator.version if steps else "none"
+            raise VersionError(
+                f"chain {name}: it stands at {standing}, above the newest step ({newest}), and cannot go down",
+                chain=name,
+            )
+        history = {(a.chain, a.version): dict(a.parameters) for a in self.checkpoint.stamp.history}
+        for step in reversed(steps):
+            if target < step.migrator.release <= standing:
+                self._step(step, "down", {**history.get((name, step.migrator.version), {}), **self.parameters})
+        self.stamps[name] = _held(steps, target)
+
+    def _step(self, step: Step, direction: Direction, parameters: Mapping[str, Any]) -> None:
+        given, _ = engine.numbers(self.sketch, step.migrator, parameters)
+        planned = Planned(step.migrator, step.where, direction, given)
+        self.problems += _take(self.sketch, planned, self.family, self.ties)
+        self.steps.append(planned)
+
+    def _check_history(self, name: str, steps: Sequence[Step]) -> None:
+        known = versions_of(steps)
+        for applied in self.checkpoint.stamp.history:
+            step = known.get(applied.version)
+            if applied.chain == name and step is not None and step.migrator.digest != applied.digest:
+                self.warnings.append(f"{step.migrator.name} was applied, and has changed since ({step.where})")
+            elif applied.chain == name and step is None:
+                self.warnings.append(f"{name} {applied.version} was applied, and is no step of the chain any more")
+
+    def _suggestions(self, done: set[str]) -> Iterator[str]:
+        """Give the chains that nobody named and whose marks match in the file."""
+        for chain in self.catalog.loaded():
+            if chain.name in done or chain.automatic or chain.family not in (None, self.checkpoint.family):
+                continue
+            for step in self.catalog.steps(chain.name):
+                if _marked(step.migrator, self.checkpoint):
+                    yield f"chain {chain.name} looks needed (step {step.migrator.version}); apply it with --chain {chain.name}"
+                    break
+
+
+def _take(checkpoint: Checkpoint, step: Planned, family: Family, ties: Ties) -> list[str]:
+    """Take one step and write it into the history: up appends, down removes."""
+    migrator = step.migrator
+    problems = engine.apply(
+        checkpoint, migrator, family, direction=step.direction, parameters=step.parameters, ties=ties
+    )
+    history = list(checkpoint.stamp.history)
+    if step.direction == "up":
+        history.append(
+            Applied(migrator.chain, migrator.version, migrator.digest, tuple(sorted(step.parameters.items())))
+        )
+    else:
+        same = [i for i, a in enumerate(history) if (a.chain, a.version) == (migrator.chain, migrator.version)]
+        history = [a for i, a in enumerate(history) if not same or i != same[-1]]
+    checkpoint.stamp = Stamp(dict(checkpoint.stamp.versions), tuple(history))
+    return problems
+
+
+def _own_versions(checkpoint: Checkpoint, chain: str) -> Iterable[str]:
+    """Give the versions that the files' own keys and formats tell of a chain, each once."""
+    told = (versions.get(chain) for versions in facts(checkpoint, "versions") if isinstance(versions, dict))
+    return dict.fromkeys(str(version) for version in told if version is not None)
+
+
+def _write_keys(checkpoint: Checkpoint, stamps: Mapping[str, str]) -> None:
+    """Write new versions where the file itself says them, so that key and stamp do not disagree."""
+    for versions in facts(checkpoint, "versions"):
+        versions.update({chain: stamps[chain] for chain in versions if chain in stamps})
+    if checkpoint.origin.layout is None:
+        return
+    for chain, key in registry.layout(checkpoint.origin.layout).version_at.items():
+        for holder in (checkpoint.values, *checkpoint.values.values()):
+            if chain in stamps and isinstance(holder, dict) and isinstance(holder.get(key), str):
+                holder[key] = stamps[chain]
+
+
+def _settled(checkpoint: Checkpoint, version: Version, steps: Sequence[Step]) -> Version:
+    """Let marks decide for a pre-release of a step's own version: without them the step is done, and the place is its version."""
+    if version.is_prerelease:
+        for step in steps:
+            own = step.migrator.release == Version(version.base_version)
+            if own and step.migrator.marks and not _marked(step.migrator, checkpoint):
+                return step.migrator.release
+    return version
+
+
+def _by_marks(checkpoint: Checkpoint, steps: Sequence[Step]) -> Place:
+    """Place an unstamped checkpoint: before the earliest step whose marks match, at the head if none does, or ask."""
+    matching = [number for number, step in enumerate(steps) if _marked(step.migrator, checkpoint)]
+    earliest = matching[0] if matching else 0
+    blind = [step for step in steps[earliest:] if not step.migrator.marks]
+    if blind:
+        return Place(
+            None, "unknown", None, f"it has no stamp, and step {blind[0].migrator.version} has no marks to tell by"
+        )
+    held = steps[: matching[0]] if matching else steps
+    return Place(held[-1].migrator.release if held else BEFORE, "marks")
+
+
+def _held(steps: Sequence[Step], version: Version) -> str:
+    """Give the version of the last step that holds at a version, as it was written; "0" before the first."""
+    held = [step.migrator.version for step in steps if step.migrator.release <= version]
+    return held[-1] if held else str(BEFORE)
+
+
+def _marked(migrator: Migrator, checkpoint: Checkpoint) -> bool:
+    return bool(migrator.marks) and all(mark.holds(checkpoint) for mark in migrator.marks)
+
+
+def _source(place: Place) -> str:
+    return {"stamp": "its stamp", "layout": "the file's own version", "said": "--from"}.get(place.how, "nothing")

@@ -1,0 +1,352 @@
+"""The engine: walks the groups of each operation and applies them to everything that follows.
+
+                       ┌─► model: names, places, ids
+    operation ─ groups ┼─► every twin
+                       ├─► every optimizer: entries, groups, slots      (following.py)
+                       └─► ledger;  at the end ``modules`` and what in a state dict is no tensor
+
+An operation sees names and hands back promises; that the optimizer follows is a property of this file and its neighbour alone.
+Nothing is drawn but scalars that a join must find equal. A problem skips one group and leaves the checkpoint usable, so that a
+plan can tell all problems at once.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from ckptmigrate.checkpoint import Slot
+from ckptmigrate.marks import at, number
+from ckptmigrate.operations import Reason, bind
+
+from . import items, modules
+from .changes import change_of, changes_of, is_look, placed, without_collisions
+from .following import follow
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ckptmigrate.checkpoint import Checkpoint, How
+    from ckptmigrate.format import Family
+    from ckptmigrate.migrator import Migrator
+    from ckptmigrate.operations import Operation
+    from ckptmigrate.tensor import Promise, Tensor
+
+    from .changes import Change, Say
+
+Direction = Literal["up", "down"]
+Ties = Literal["keep", "duplicate"]
+
+
+def apply(
+    checkpoint: Checkpoint,
+    migrator: Migrator,
+    family: Family,
+    *,
+    direction: Direction = "up",
+    parameters: Mapping[str, Any] | None = None,
+    ties: Ties = "keep",
+) -> list[str]:
+    """Apply one step, upwards or through the inverses of its operations, in place; give every problem."""
+    given, problems = numbers(checkpoint, migrator, parameters or {})
+    operations = []
+    for operation in migrator.operations:
+        bound, unresolved = bind(operation, given)
+        where = f"{migrator.name}: {operation.describe()}"
+        problems += [f"{where}: nothing says what {name!r} is; set it with --set {name}=VALUE" for name in unresolved]
+        if unresolved:
+            continue
+        turned = bound.inverse() if direction == "down" else bound
+        if isinstance(turned, Reason):
+            problems.append(f"{where}: no way back: {turned.text}")
+        else:
+            operations.append(turned)
+    if direction == "down":
+        operations.reverse()
+    return problems + apply_operations(checkpoint, operations, family, origin=migrator.name, ties=ties)
+
+
+def apply_operations(
+    checkpoint: Checkpoint, operations: Sequence[Operation], family: Family, *, origin: str, ties: Ties = "keep"
+) -> list[str]:
+    """Apply operations one after the other, in place; give every problem, led by ``origin`` and the operation."""
+    problems: list[str] = []
+    trail = modules.Trail(checkpoint.model)
+    for operation in operations:
+        lead = f"{origin}: {operation.describe()}"
+
+        def say(message: str, lead: str = lead) -> None:
+            problems.append(f"{lead}: {message}")
+
+        if operation.on == "slots":
+            _on_slots(checkpoint, operation, say, lead)
+        elif operation.on == "model":
+            _on_model(checkpoint, operation, family, trail, say, lead, ties)
+        else:
+            _on_items(checkpoint, operation, family, trail, say, lead)
+    modules.settle(checkpoint, trail)
+    return problems
+
+
+def numbers(
+    checkpoint: Checkpoint, migrator: Migrator, parameters: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """Give the numbers that a step needs: what the caller set, else what lies among the values; and what is no number."""
+    given = {name: value for name, value in parameters.items() if name in migrator.needs or name in _named(migrator)}
+    problems = []
+    for name, path in migrator.needs.items():
+        if name in given:
+            continue
+        value = number(at(checkpoint.values, path))
+        if value is not None:
+            given[name] = value
+        else:
+            problems.append(
+                f"{migrator.name}: needs {name}, and the values have no number at {path}; set it with --set {name}=VALUE"
+            )
+    return given, problems
+
+
+def _named(migrator: Migrator) -> set[str]:
+    """Give the names of numbers that the operations mention."""
+    return {name for operation in migrator.operations for name in bind(operation, {})[1]}
+
+
+def _on_model(
+    checkpoint: Checkpoint,
+    operation: Operation,
+    family: Family,
+    trail: modules.Trail,
+    say: Say,
+    lead: str,
+    ties: Ties,
+) -> None:
+    before = checkpoint.model
+    changes = changes_of(operation, operation.match(before), before, say)
+    if not changes:
+        return
+    changes = [_with_ids(change, before, keeps=operation.traits.keeps_id) for change in changes]
+    after = placed(before, changes)
+    _check_ids(changes, after, say)
+    if not operation.traits.unties:
+        _check_ties(changes, before, checkpoint, say, ties)
+    twins = {name: _twin(name, twin, operation, changes, say) for name, twin in checkpoint.twins.items()}
+    _settle(checkpoint, operation, family, trail, changes, after, say, lead)
+    _note(checkpoint, "model", changes, lead)
+    for name, (members, twin_changes) in twins.items():
+        checkpoint.twins[name] = members
+        _note(checkpoint, f"twins/{name}", twin_changes, lead)
+
+
+def _settle(
+    checkpoint: Checkpoint,
+    operation: Operation,
+    family: Family,
+    trail: modules.Trail,
+    changes: Sequence[Change],
+    after: dict[str, Tensor],
+    say: Say,
+    lead: str,
+) -> None:
+    """Put the model's new names in, and let everything that goes by its names follow."""
+    before, checkpoint.model = checkpoint.model, after
+    trail.follow(changes)
+    for index in range(len(checkpoint.optimizers)):
+        follow(checkpoint, index, changes, before, family, operation, say, lead)
+
+
+def _with_ids(change: Change, model: Mapping[str, Tensor], *, keeps: bool) -> Change:
+    """Give targets the ids of the law: their source's, or one made of all source ids and the name, or of the name alone."""
+    after = []
+    for name, target, origin in zip(change.group.targets, change.after, change.origins, strict=True):
+        sources = [change.before[i] for i in origin]
+        if len(sources) == 1 and (keeps or sources[0].promise == target.promise):
+            identity = sources[0].id
+        elif not sources:
+            identity = made_id((), name) if any(t.id is not None for t in model.values()) else None
+        else:
+            ids = [source.id for source in sources if source.id is not None]
+            identity = made_id(ids, name) if ids else None
+        after.append(replace(target, id=identity))
+    return replace(change, after=tuple(after))
+
+
+def made_id(ids: Sequence[int | str], name: str) -> int:
+    """Give the id of a tensor made of others: xxh64 of the source ids and the name, each ended by a zero byte; of the name alone."""
+    import xxhash  # noqa: PLC0415 - a hash is needed only where a source had an id
+
+    text = "".join(f"{each}\0" for each in (*ids, name)) if ids else name
+    return int(xxhash.xxh64_intdigest(text.encode()))
+
+
+def _check_ids(changes: Sequence[Change], after: Mapping[str, Tensor], say: Say) -> None:
+    """Refuse a new id that another tensor has too, unless the two are one tensor under two names."""
+    fresh = {
+        target.id
+        for change in changes
+        for target, origin in zip(change.after, change.origins, strict=True)
+        if target.id is not None and target.id not in {change.before[i].id for i in origin}
+    }
+    holders: dict[int | str, tuple[str, Promise]] = {}
+    for name, tensor in after.items():
+        if tensor.id is None or tensor.id not in fresh:
+            continue
+        other, promise = holders.setdefault(tensor.id, (name, tensor.promise))
+        if promise != tensor.promise:
+            say(f"{other} and {name} would both have the id {tensor.id}")
+
+
+def _check_ties(
+    changes: Sequence[Change], before: Mapping[str, Tensor], checkpoint: Checkpoint, say: Say, ties: Ties
+) -> None:
+    """Refuse to change one of two equal promises and not the other; a dropped name is no change of the one that stays."""
+    tied: dict[Promise, list[str]] = {}
+    for name, tensor in before.items():
+        if is_look(tensor.promise):
+            tied.setdefault(tensor.promise, []).append(name)
+    outcome: dict[str, tuple[Promise, ...]] = {}
+    for change in changes:
+        for i, name in enumerate(change.group.sources):
+            outcome[name] = tuple(target.promise for _, target in change.into(i))
+    for promise, names in tied.items():
+        staying = {name: outcome.get(name, (promise,)) for name in names if outcome.get(name, (promise,))}
+        if len(set(staying.values())) < 2:
+            continue
+        changed = next(name for name, result in staying.items() if result != (promise,))
+        other = next(name for name, result in staying.items() if result != staying[changed])
+        if ties == "keep":
+            say(f"{changed} and {other} are tied, and would no longer be equal; --ties duplicate allows it")
+        else:
+            checkpoint.ledger.notes.append(f"{changed} and {other} were tied and are two tensors now")
+
+
+def _twin(
+    name: str, twin: dict[str, Tensor], operation: Operation, changes: Sequence[Change], say: Say
+) -> tuple[dict[str, Tensor], list[Change]]:
+    """Give a twin after the changes of the model. A twin may hold fewer names (parameters only), never part of a group."""
+    own = []
+    for change in changes:
+        group = change.group
+        lacking = [source for source in group.sources if source not in twin]
+        if group.sources and len(lacking) == len(group.sources):
+            continue
+        if not group.sources and group.near is not None and group.near not in twin:
+            continue
+        if lacking:
+            say(f"twin {name} lacks {', '.join(lacking)}, which {', '.join(group.targets)} needs")
+            continue
+        made = change_of(operation, group, twin, lambda message: say(f"twin {name}: {message}"))
+        if made is not None:
+            ids = (m.id if any(s.id is not None for s in made.before) else None for m in change.after)
+            own.append(replace(made, after=tuple(replace(t, id=i) for t, i in zip(made.after, ids, strict=True))))
+    own = without_collisions(own, twin, lambda message: say(f"twin {name}: {message}"))
+    return placed(twin, own), own
+
+
+def _note(checkpoint: Checkpoint, section: str, changes: Sequence[Change], lead: str) -> None:
+    """Account for every source and every target of one section."""
+    ledger = checkpoint.ledger
+    moves: dict[str, tuple[tuple[str, ...], How]] = {}
+    derived: list[str] = []
+    for change in changes:
+        group = change.group
+        for i, source in enumerate(group.sources):
+            item = f"{section}/{source}"
+            into = change.into(i)
+            if not into:
+                ledger.drop(item, group.reason or lead)
+                continue
+            targets = tuple(f"{section}/{name}" for name, _ in into)
+            same = all(target.promise == change.before[i].promise for _, target in into)
+            if targets != (item,):
+                moves[item] = (targets, "renamed" if same else "derived")
+            derived += [] if same else targets
+        if not group.sources:
+            for name in group.targets:
+                ledger.add(f"{section}/{name}", lead)
+    ledger.rename_all(moves)
+    for item in dict.fromkeys(derived):
+        ledger.derive(item, lead)
+
+
+def _on_slots(checkpoint: Checkpoint, operation: Operation, say: Say, lead: str) -> None:
+    """Apply an operation to the slots of every parameter; a pattern must match in one of them at least."""
+    unmatched: set[str] | None = None
+    for index, optimizer in enumerate(checkpoint.optimizers):
+        for position, param in enumerate(optimizer.params):
+            if param.slots is None:
+                continue
+            values = {name: slot.value for name, slot in param.slots.items()}
+            groups = operation.match(values)
+            gaps = {p for g in groups if not (g.sources or g.targets) for p in g.missing}
+            unmatched = gaps if unmatched is None else unmatched & gaps
+            whom = f"optimizer {index}, {param.name or f'parameter {position}'}"
+            groups = [group for group in groups if group.sources or group.targets]
+            changes = changes_of(operation, groups, values, functools.partial(_said, say, whom))
+            if changes:
+                param.slots = {name: Slot(value) for name, value in placed(values, changes).items()}
+                _note_values(checkpoint, f"optimizers/{index}/{position}/", changes, lead)
+    if not operation.optional and (unmatched or unmatched is None):
+        wanted = ", ".join(map(repr, sorted(unmatched or ()))) or "it"
+        say(f"no slot matches {wanted}" if unmatched else "no optimizer has state that it could match")
+
+
+def _said(say: Say, whom: str, message: str) -> None:
+    say(f"{whom}: {message}")
+
+
+def _on_items(
+    checkpoint: Checkpoint,
+    operation: Operation,
+    family: Family,
+    trail: modules.Trail,
+    say: Say,
+    lead: str,
+) -> None:
+    """Apply an operation to nodes of the values, or to all items, where a tensor may leave or enter the model."""
+    tree = items.Items(checkpoint, whole=operation.on == "items")
+    names = tree.names()
+    groups = items.outermost(operation.match(names))
+    changes = changes_of(operation, groups, names, say)
+    if not changes:
+        return
+    before = dict(checkpoint.model)
+    tree.apply(changes, say)
+    _note_values(checkpoint, "", changes, lead)
+    after = checkpoint.model
+    if list(before.items()) != list(after.items()):
+        checkpoint.model = before
+        crossed = items.crossings(changes, before, after)
+        _settle(checkpoint, operation, family, trail, crossed, after, say, lead)
+        for name, twin in checkpoint.twins.items():
+            for change in crossed:
+                for source in set(change.group.sources) - set(after) & set(twin):
+                    del twin[source]
+                    checkpoint.ledger.drop(f"twins/{name}/{source}", change.group.reason or lead)
+
+
+def _note_values(checkpoint: Checkpoint, prefix: str, changes: Sequence[Change], lead: str) -> None:
+    ledger = checkpoint.ledger
+    moves: dict[str, tuple[tuple[str, ...], How]] = {}
+    for change in changes:
+        group = change.group
+        for i, source in enumerate(group.sources):
+            into = change.into(i)
+            same = all(value == change.before[i] for _, value in into)
+            crosses = not prefix and any(_section(name) != _section(source) for name, _ in into)
+            how: How = "derived" if not same else "moved" if crosses else "renamed"
+            for item in ledger.under(prefix + source):
+                tail = item.removeprefix(prefix + source)
+                if not into:
+                    ledger.drop(item, group.reason or lead)
+                else:
+                    moves[item] = (tuple(prefix + name + tail for name, _ in into), how)
+        if not group.sources:
+            for name in group.targets:
+                ledger.add(prefix + name, lead)
+    ledger.rename_all(moves)
+
+
+def _section(item: str) -> str:
+    return item.partition("/")[0]

@@ -1,0 +1,156 @@
+"""Changes: the groups of an operation that can be applied to the names at hand, and where their targets stand.
+
+Every group that cannot be applied is a problem, said once, and skipped: its sources stay, so that what follows can still be tried.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ckptmigrate.errors import CkptError
+from ckptmigrate.tensor import Joined, View
+from ckptmigrate.tensor.rules import Array
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ckptmigrate.operations import Group, Operation
+    from ckptmigrate.tensor import Promise
+
+    Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A group that can be applied: its tensors before and after, and of which sources each target is made."""
+
+    group: Group
+    before: tuple[Any, ...]  # Tensors in the model; whatever lies there in slots and values
+    after: tuple[Any, ...]
+    origins: tuple[tuple[int, ...], ...]
+
+    def into(self, source: int) -> list[tuple[str, Any]]:
+        """Give the targets that are made of one source, with their names."""
+        named = zip(self.group.targets, self.after, self.origins, strict=True)
+        return [(name, target) for name, target, origin in named if source in origin]
+
+    @property
+    def moved(self) -> bool:
+        """Say whether every target is one source under another name or at another place, byte for byte."""
+        return all(
+            len(origin) == 1 and self.before[origin[0]].promise == target.promise
+            for origin, target in zip(self.origins, self.after, strict=True)
+        )
+
+
+def changes_of(operation: Operation, groups: Sequence[Group], names: Mapping[str, Any], say: Say) -> list[Change]:
+    """Give the groups that can be applied; every one that cannot is a problem."""
+    changes, taken = [], set[str]()
+    for group in groups:
+        if group.missing and not (group.sources or group.targets):
+            if not operation.optional:
+                say(f"nothing matches {', '.join(map(repr, group.missing))}")
+            continue
+        whom = ", ".join(group.targets or group.sources)
+        if group.missing:
+            say(f"{whom}: missing of its group: {', '.join(map(repr, group.missing))}")
+            continue
+        twice = [name for name in group.sources if name in taken]
+        if twice:
+            say(f"{whom}: {twice[0]} is in another group too")
+            continue
+        change = change_of(operation, group, names, say)
+        if change is not None:
+            taken.update(group.sources)
+            changes.append(change)
+    return without_collisions(changes, names, say)
+
+
+def change_of(operation: Operation, group: Group, names: Mapping[str, Any], say: Say) -> Change | None:
+    """Give the change that one group makes of these names, None and a problem where its shapes do not fit."""
+    sources = tuple(names[name] for name in group.sources)
+    try:
+        targets = operation.tensors(sources)
+    except CkptError as error:
+        say(f"{', '.join(group.sources) or ', '.join(group.targets)}: {error.message}")
+        return None
+    if len(targets) != len(group.targets):
+        say(
+            f"{', '.join(group.sources)}: gives {len(targets)} where {len(group.targets)} names stand: {', '.join(group.targets)}"
+        )
+        return None
+    return Change(
+        group,
+        sources,
+        targets,
+        tuple(_origin(group, sources, n, t) for n, t in zip(group.targets, targets, strict=True)),
+    )
+
+
+def _origin(group: Group, sources: tuple[Any, ...], name: str, target: Any) -> tuple[int, ...]:
+    """Tell of which sources a target is made: of that whose promise it is, where it is one (first under its own name), else of all."""
+    promise = getattr(target, "promise", target)
+    same = [i for i, source in enumerate(sources) if getattr(source, "promise", source) == promise]
+    own = [i for i in same if group.sources[i] == name]
+    return (own[0],) if own else (same[0],) if same else tuple(range(len(sources)))
+
+
+def without_collisions(changes: list[Change], names: Mapping[str, Any], say: Say) -> list[Change]:
+    """Take out what would give one name twice; a change taken out leaves its sources standing, which others may then hit."""
+    while True:
+        staying = names.keys() - {name for change in changes for name in change.group.sources}
+        seen: dict[str, str] = {}
+        kept = []
+        for change in changes:
+            whom = ", ".join(change.group.sources) or "the added tensor"
+            hit = next((t for t in change.group.targets if t in staying or t in seen), None)
+            if hit is None and len(set(change.group.targets)) < len(change.group.targets):
+                hit = next(t for t in change.group.targets if change.group.targets.count(t) > 1)
+                say(f"{whom}: {hit} is named twice")
+            elif hit is not None:
+                say(
+                    f"{whom}: {hit} exists already"
+                    if hit in staying
+                    else f"{seen[hit]} and {whom} would both become {hit}"
+                )
+            else:
+                seen.update(dict.fromkeys(change.group.targets, whom))
+                kept.append(change)
+        if len(kept) == len(changes):
+            return kept
+        changes = kept
+
+
+def placed(before: Mapping[str, Any], changes: Sequence[Change]) -> dict[str, Any]:
+    """Give names in their order: targets at the place of their earliest source, added ones after their neighbour, else last."""
+    place = {name: position for position, name in enumerate(before)}
+    at_place: dict[int, list[Change]] = {}
+    added: dict[int, list[Change]] = {}
+    gone = set[str]()
+    for change in changes:
+        gone.update(change.group.sources)
+        if change.group.sources:
+            at_place.setdefault(min(place[name] for name in change.group.sources), []).append(change)
+        else:
+            added.setdefault(place.get(change.group.near or "", len(place)), []).append(change)
+    after: dict[str, Any] = {}
+    for name, tensor in before.items():
+        if name not in gone:
+            after[name] = tensor
+        for change in (*at_place.get(place[name], ()), *added.get(place[name], ())):
+            after.update(zip(change.group.targets, change.after, strict=True))
+    for change in added.get(len(place), ()):
+        after.update(zip(change.group.targets, change.after, strict=True))
+    return after
+
+
+def is_look(promise: Promise) -> bool:
+    """Say whether a promise looks at bytes of a file or of memory, so that an equal one is tied; two fills are not."""
+    if not promise.numel:
+        return False
+    if isinstance(promise, View):
+        return True
+    if isinstance(promise, Joined):
+        return any(map(is_look, promise.parts))
+    return isinstance(promise.rule, Array) or any(map(is_look, promise.inputs))

@@ -1,0 +1,75 @@
+"""The second core: one thread that compares what was written, window by window, while its pages are warm."""
+
+from __future__ import annotations
+
+from queue import Queue
+from threading import Thread
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
+
+from ckptmigrate.limits import MiB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Job = Callable[[memoryview, memoryview], None]
+
+P = ParamSpec("P")
+
+WINDOW = (
+    MiB  # bytes of one job: large enough that the two calls into the kernel cost nothing, small enough for the caches
+)
+BEHIND = 64  # windows the thread may lag: 64 MiB are still warm, and a fault is found soon
+
+
+class Background:
+    """Runs jobs in the order in which they were given, each with two reused buffers of ``WINDOW`` bytes.
+
+    The first failure stops all further jobs; ``check`` and ``settle`` raise it in the thread that asks.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: Queue[Job | None] = Queue(BEHIND)
+        self._thread: Thread | None = None
+        self._failure: BaseException | None = None
+
+    def do(
+        self, job: Callable[Concatenate[memoryview, memoryview, P], None], *args: P.args, **kwargs: P.kwargs
+    ) -> None:
+        """Have ``job(first, second, *args)`` run; waits while the thread is too far behind."""
+        if self._thread is None:
+            # A daemon: a sink that nobody closed must not keep the interpreter from ending.
+            self._thread = Thread(target=self._run, name="ckptmigrate-compare", daemon=True)
+            self._thread.start()
+        self._jobs.put(lambda first, second: job(first, second, *args, **kwargs))
+
+    def check(self) -> None:
+        """Raise what a job has failed with, if one has."""
+        if self._failure is not None:
+            raise self._failure
+
+    def settle(self) -> None:
+        """Wait until every job is done; raise what one failed with."""
+        if self._thread is not None:
+            self._jobs.join()
+        self.check()
+
+    def close(self) -> None:
+        """Let the jobs run out and end the thread; failures stay unsaid."""
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        first, second = memoryview(bytearray(WINDOW)), memoryview(bytearray(WINDOW))
+        while True:
+            job = self._jobs.get()
+            try:
+                if job is None:
+                    return
+                if self._failure is None:
+                    job(first, second)
+            except BaseException as failure:  # noqa: BLE001 - whatever it is belongs to the thread that writes
+                self._failure = failure
+            finally:
+                self._jobs.task_done()

@@ -1,0 +1,212 @@
+"""From a checkpoint to the parts of its files: the inverse of gather.
+
+A format that holds a tree gets one: our standard keys, or every section back at the key where it lay (``layout`` None). A format
+that holds tensors by name gets one file for a bare model, else the files of its standard layout, and our record.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import TYPE_CHECKING, Any
+
+from ckptmigrate import registry, values
+from ckptmigrate.checkpoint import Slot
+from ckptmigrate.errors import UsageError
+from ckptmigrate.format import Format, Parts
+from ckptmigrate.tensor import Tensor
+from ckptmigrate.values import spell
+
+from . import record
+from .selection import section_names
+from .tree_parts import tree_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ckptmigrate.checkpoint import Checkpoint, Optimizer
+    from ckptmigrate.format import Family, Layout, WriteOptions
+    from ckptmigrate.values import Tree
+
+_STEM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+Scattered = dict[str, tuple[Format, Parts]]
+
+
+def scatter(
+    checkpoint: Checkpoint, target: Format, layout: Layout | None, options: WriteOptions, name: str = ""
+) -> Scattered:
+    """Give for each file of the target its format and parts: one file called ``name``, or with "" the files of a folder.
+
+    ``layout`` None puts every section back where it lay. Inert nodes are taken out, each noted in the ledger.
+    UsageError where the target cannot be what is asked.
+    """
+    clean = _pruned(checkpoint)
+    if target.speaks == "tree":
+        return {name or f"checkpoint{target.suffixes[0]}": (target, tree_parts(clean, target, layout, options))}
+    family = registry.family(target.family) if target.family else None
+    if family is not None and family.name != clean.family:
+        raise UsageError(
+            f"the checkpoint is of family {clean.family}, {target.name} of {family.name}",
+            hint="only a named bridge crosses families: --chain NAME",
+        )
+    if name:
+        return {name: (target, _model_file(clean, target, options))}
+    standard = layout if layout is not None and layout.files else registry.layout(target.standard or "")
+    return _folder(clean, target, standard, family, options)
+
+
+def fits_one_file(checkpoint: Checkpoint, target: Format, layout: Layout | None) -> list[str]:  # noqa: ARG001 - every target is asked alike
+    """Give the problem of a checkpoint with more sections than one file of the format holds, or nothing.
+
+    Plain values and progress travel beside the stamp; whatever has tensors of its own needs a file or a key.
+    """
+    if target.speaks == "tree":
+        return []
+    more = [s for s in section_names(checkpoint) if s.startswith(("twins", "optimizers"))]
+    more += [f"schedulers.{i}" for i, tree in enumerate(checkpoint.schedulers) if _has_tensors(tree)]
+    more += [f"values.{name}" for name, tree in checkpoint.values.items() if _has_tensors(tree)]
+    if not checkpoint.model:
+        more = more or ["no model"]
+    if _has_tensors(checkpoint.progress.best):
+        more.append("progress")
+    if not more:
+        return []
+    listed = ", ".join(more)
+    remedies = "give OUT without a suffix (a folder), or take the model alone with --sections model"
+    return [f"one {target.name} file holds a model, and the checkpoint has {listed}: {remedies}"]
+
+
+def _has_tensors(tree: Tree) -> bool:
+    return any(isinstance(node, Tensor) for _, node in values.walk(tree) if not isinstance(node, values.Inert))
+
+
+def _pruned(checkpoint: Checkpoint) -> Checkpoint:
+    """Give the checkpoint without Inert nodes; a key is dropped, a list item None, and each is in the ledger."""
+    pruned: dict[str, str] = {}
+
+    def clean(tree: Tree, item: str) -> Tree:
+        kept, gone = values.prune(tree)
+        pruned.update((f"{item}/{spell(path)}" if path else item, reason) for path, reason in gone)
+        return kept
+
+    optimizers = [
+        dataclasses.replace(
+            optimizer,
+            params=[
+                param
+                if param.slots is None
+                else dataclasses.replace(
+                    param,
+                    slots={s: Slot(clean(v.value, f"optimizers/{n}/{i}/{s}")) for s, v in param.slots.items()},
+                )
+                for i, param in enumerate(optimizer.params)
+            ],
+            groups=clean(optimizer.groups, f"optimizers/{n}/groups"),
+            shared=clean(optimizer.shared, f"optimizers/{n}/shared"),
+        )
+        for n, optimizer in enumerate(checkpoint.optimizers)
+    ]
+    kept = {name: clean(tree, f"values/{name}") for name, tree in checkpoint.values.items()}
+    schedulers = [clean(tree, f"schedulers/{n}") for n, tree in enumerate(checkpoint.schedulers)]
+    modules = {name: clean(entry, f"modules/{name}") for name, entry in checkpoint.modules.items()}
+    if pruned:
+        checkpoint.ledger.drop_all_under(pruned, "left out")
+    return dataclasses.replace(checkpoint, optimizers=optimizers, values=kept, schedulers=schedulers, modules=modules)
+
+
+def _model_file(checkpoint: Checkpoint, target: Format, options: WriteOptions) -> Parts:
+    """Give a model that is a file alone, with what of the checkpoint needs no tensors in the record beside the stamp."""
+    lone = dataclasses.replace(
+        checkpoint,
+        twins={},
+        optimizers=[],
+        schedulers=[tree for tree in checkpoint.schedulers if not _has_tensors(tree)],
+        values={
+            name: tree for name, tree in checkpoint.values.items() if name != "metadata" and not _has_tensors(tree)
+        },
+    )
+    said, _, _ = record.of_tensors(lone, {})
+    notes = record.stamp_notes(checkpoint.stamp)
+    if said.keys() != {"family"}:
+        notes["record"] = said
+    if options.bare:
+        notes = {}
+    return _tensors(checkpoint, checkpoint.model, target, notes)
+
+
+def _tensors(checkpoint: Checkpoint, tensors: Mapping[str, Tensor], target: Format, notes: dict[str, Any]) -> Parts:
+    facts = (
+        {"metadata": dict(checkpoint.values["metadata"])}
+        if "metadata" in checkpoint.values and tensors is checkpoint.model
+        else {}
+    )
+    return Parts(family=target.family or checkpoint.family, tensors=dict(tensors), facts=facts, notes=notes)
+
+
+def _folder(
+    checkpoint: Checkpoint, target: Format, layout: Layout, family: Family | None, options: WriteOptions
+) -> Scattered:
+    if family is not None:
+        return _framework_folder(checkpoint, target, layout, family)
+    if options.bare:
+        raise UsageError(
+            "--bare writes no record, and without it a folder's optimizers and values cannot be read back",
+            hint="--sections model gives one bare file",
+        )
+    stems = _twin_stems(checkpoint, layout)
+    held = dataclasses.replace(checkpoint, values={n: v for n, v in checkpoint.values.items() if n != "metadata"})
+    said, slots, state = record.of_tensors(held, stems)
+    stamp = record.stamp_notes(checkpoint.stamp)
+    suffix = target.suffixes[0]
+    files: Scattered = {}
+    if checkpoint.model:
+        files[layout.files["model"] + suffix] = (target, _tensors(checkpoint, checkpoint.model, target, dict(stamp)))
+    for name, twin in checkpoint.twins.items():
+        files[stems[name] + suffix] = (target, _tensors(checkpoint, twin, target, dict(stamp)))
+    for section, tensors in (("optimizers", slots), ("values", state)):
+        if tensors:
+            files[layout.files[section] + suffix] = (target, _tensors(checkpoint, tensors, target, dict(stamp)))
+    last = layout.last or ""
+    written = next((f for f in registry.formats() if f.lay_out is not None and last.endswith(f.suffixes)), None)
+    if written is None:
+        raise UsageError(f"no format here writes {last}, which layout {layout.name} needs")
+    files[last] = (written, Parts(notes={**stamp, "record": said}))
+    return files
+
+
+def _twin_stems(checkpoint: Checkpoint, layout: Layout) -> dict[str, str]:
+    """Give each twin its file's stem: its name, where that is a plain file name that no other section has."""
+    taken = {stem for stem in layout.files.values() if "{" not in stem}
+    stems: dict[str, str] = {}
+    for number, name in enumerate(checkpoint.twins):
+        stem = layout.files["twins"].format(twin=name)
+        if not _STEM.fullmatch(stem) or "." in stem or stem.lower() in taken:
+            stem = f"twin-{number}"
+        taken.add(stem.lower())
+        stems[name] = stem
+    return stems
+
+
+def _framework_folder(checkpoint: Checkpoint, target: Format, layout: Layout, family: Family) -> Scattered:
+    """Give the files that a framework's own checkpointer writes: the family packs what is no model."""
+    epoch = {"epoch": checkpoint.progress.epoch if checkpoint.progress.epoch is not None else 0}
+    suffix = target.suffixes[0]
+    files: Scattered = {}
+    stamp = record.stamp_notes(checkpoint.stamp)
+    if checkpoint.model:
+        files[layout.files["model"].format(**epoch) + suffix] = (
+            target,
+            _tensors(checkpoint, checkpoint.model, target, stamp),
+        )
+    packed: list[tuple[str, Optimizer | Tree]] = [
+        *(("optimizers", o) for o in checkpoint.optimizers),
+        *(("schedulers", s) for s in checkpoint.schedulers),
+    ]
+    for kind, value in packed:
+        name = layout.files[kind].format(**epoch) + suffix
+        if name in files:
+            raise UsageError(
+                f"{layout.name} has one file for {kind}, and the checkpoint has several", hint=f"--drop {kind}.1"
+            )
+        files[name] = (target, family.pack(kind, value, checkpoint))
+    return files
