@@ -11,7 +11,7 @@ from ckptmigrate.limits import MiB
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Job = Callable[[memoryview, memoryview], None]
+    Job = Callable[[memoryview], None]
 
 P = ParamSpec("P")
 
@@ -22,7 +22,7 @@ BEHIND = 64  # windows the thread may lag: 64 MiB are still warm, and a fault is
 
 
 class Background:
-    """Runs jobs in the order in which they were given, each with two reused buffers of ``WINDOW`` bytes.
+    """Runs jobs in the order in which they were given, each with one reused buffer of ``WINDOW`` bytes.
 
     The first failure stops all further jobs; ``check`` and ``settle`` raise it in the thread that asks.
     """
@@ -32,15 +32,13 @@ class Background:
         self._thread: Thread | None = None
         self._failure: BaseException | None = None
 
-    def do(
-        self, job: Callable[Concatenate[memoryview, memoryview, P], None], *args: P.args, **kwargs: P.kwargs
-    ) -> None:
-        """Have ``job(first, second, *args)`` run; waits while the thread is too far behind."""
+    def do(self, job: Callable[Concatenate[memoryview, P], None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Have ``job(buffer, *args)`` run; waits while the thread is too far behind."""
         if self._thread is None:
             # A daemon: a sink that nobody closed must not keep the interpreter from ending.
             self._thread = Thread(target=self._run, name="ckptmigrate-compare", daemon=True)
             self._thread.start()
-        self._jobs.put(lambda first, second: job(first, second, *args, **kwargs))
+        self._jobs.put(lambda buffer: job(buffer, *args, **kwargs))
 
     def check(self) -> None:
         """Raise what a job has failed with, if one has."""
@@ -61,14 +59,14 @@ class Background:
             self._thread = None
 
     def _run(self) -> None:
-        first, second = memoryview(bytearray(WINDOW)), memoryview(bytearray(WINDOW))
+        buffer = memoryview(bytearray(WINDOW))
         while True:
             job = self._jobs.get()
             try:
                 if job is None:
                     return
                 if self._failure is None:
-                    job(first, second)
+                    job(buffer)
             except BaseException as failure:  # noqa: BLE001 - whatever it is belongs to the thread that writes
                 self._failure = failure
             finally:
