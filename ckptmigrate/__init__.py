@@ -19,7 +19,6 @@ from . import store as _store
 from . import verify as _verify
 from .checkpoint import Checkpoint, Optimizer, Param, Progress, Slot, Stamp
 from .convert import Report
-from .files import Disk as _Disk
 from .format import GatherOptions, ReadOptions, WriteOptions
 from .marks import Absent, Dtype, Fact, Fields, Present, Shape, Value
 from .migrator import Chain, Migrator
@@ -71,7 +70,7 @@ def open(  # noqa: A001 - the word every user looks for: ckptmigrate.open
 
     A context manager: closing it closes the files that its tensors are drawn from.
     """
-    return _store.open_checkpoint(path, read or ReadOptions(), gather or GatherOptions(), _Disk())
+    return _store.open_checkpoint(path, read, gather)
 
 
 def inspect(

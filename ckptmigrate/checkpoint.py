@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from typing import Self
 
     from .files import Disk
@@ -77,6 +77,12 @@ class Progress:
     counts: Counts | None = None
     step: int | None = None
     best: Tree = None
+
+    def counted(self, counts: Counts | None) -> int | None:
+        """Give the epoch in another way of counting; as it stands where one of the two ways is not known."""
+        if self.epoch is None or self.counts is None or counts is None:
+            return self.epoch
+        return self.epoch + (self.counts == "last") - (counts == "last")
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,17 +197,24 @@ class Ledger:
 
     def drop_all_under(self, reasons: Mapping[str, str], how: Literal["dropped", "left out"] = "dropped") -> None:
         """Take out every item that is one of many prefixes or lies under one, in one pass: prefix -> reason."""
-        for item in [*self._now, *self.added]:
-            prefix = item
-            while prefix and prefix not in reasons:
-                prefix = prefix.rpartition("/")[0]
-            if prefix:
+        for prefix, items in self.under_all(reasons).items():
+            for item in items:
                 self._lose(item, how, reasons[prefix])
 
     def under(self, prefix: str) -> list[str]:
         """Give the items, as they stand, that are ``prefix`` or lie under it."""
-        below = prefix + "/"
-        return [item for item in (*self._now, *self.added) if item == prefix or item.startswith(below)]
+        return self.under_all((prefix,)).get(prefix, [])
+
+    def under_all(self, prefixes: Collection[str]) -> dict[str, list[str]]:
+        """Give the items under many prefixes in one pass, each under the nearest: prefix -> items; none where nothing lies under it."""
+        found: dict[str, list[str]] = {}
+        for item in (*self._now, *self.added):
+            prefix = item
+            while prefix and prefix not in prefixes:
+                prefix = prefix.rpartition("/")[0]
+            if prefix:
+                found.setdefault(prefix, []).append(item)
+        return found
 
     def unexplained(self) -> list[str]:
         """Give the leaves of the file that are neither an item nor left out; anything here is an error of this code."""

@@ -1,13 +1,14 @@
 """The command line: one function a verb. Prints, and turns errors into one readable message and an exit code.
 
 Exit codes: 0 done, nothing pending, equal, a dry run without problems; 1 (verify) different or broken; 2 wrong usage;
-3 refused or failed, and a dry run with problems.
+3 refused or failed, and a dry run with problems; 130 interrupted, 143 terminated.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import signal
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,12 +21,13 @@ import ckptmigrate
 from . import chains, convert, registry, report
 from .errors import CkptError, UsageError
 from .files import Disk
+from .files.sink import Sink
 from .format import GatherOptions, ReadOptions, WriteOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-DONE, DIFFERENT, USAGE, REFUSED = 0, 1, 2, 3
+DONE, DIFFERENT, USAGE, REFUSED, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 128 + signal.SIGINT, 128 + signal.SIGTERM
 LONG_WORK = 256 * 1000 * 1000  # bytes; below this a bar would flash by
 
 app = typer.Typer(
@@ -46,7 +48,10 @@ InertCalls = Annotated[
 Section = Annotated[
     list[str] | None, typer.Option("--section", metavar="NAME=PATH", help="where a section lies: model=path.to.it")
 ]
-LayoutName = Annotated[str | None, typer.Option("--read-layout", hidden=True)]
+Part = Annotated[
+    list[str] | None,
+    typer.Option("--part", metavar="NAME=FILE", help="a model, optimizer or scheduler that lies in a file of its own"),
+]
 
 
 def _version(*, asked: bool) -> None:
@@ -70,6 +75,7 @@ def inspect(
     path: PathArgument,
     *,
     digests: Annotated[bool, typer.Option("--digests", help="SHA-256 of every tensor's elements")] = False,
+    part: Part = None,
     section: Section = None,
     dequantize: Dequantize = False,
     densify: Densify = False,
@@ -82,7 +88,7 @@ def inspect(
             path,
             digests=digests,
             read=ReadOptions(dequantize=dequantize, densify=densify, inert_calls=inert_calls),
-            gather=GatherOptions(sections=_sections(section)),
+            gather=GatherOptions(parts=dict(_pairs("--part", part)), sections=dict(_pairs("--section", section))),
         )
         _show(found, report.inspection_lines(found), as_json=as_json)
 
@@ -105,6 +111,7 @@ def migrate(
     migrations: Annotated[
         list[Path] | None, typer.Option("--migrations", metavar="DIR", help="a folder of migrators")
     ] = None,
+    part: Part = None,
     section: Section = None,
     sections: Annotated[
         list[str] | None, typer.Option("--sections", metavar="NAMES", help="take these sections only")
@@ -140,6 +147,9 @@ def migrate(
     scratch: Annotated[
         Path | None, typer.Option("--scratch", metavar="DIR", help="where decoded bytes wait (default TMPDIR)")
     ] = None,
+    report_file: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE", help="write the report, as JSON, into a new file")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Convert and upgrade PATH into OUT. The original is never touched; OUT is whole or absent."""
@@ -163,7 +173,8 @@ def migrate(
             scratch=None if scratch is None else str(scratch),
             read=ReadOptions(dequantize=dequantize, densify=densify, inert_calls=inert_calls),
             gather=GatherOptions(
-                sections=_sections(section),
+                parts=dict(_pairs("--part", part)),
+                sections=dict(_pairs("--section", section)),  # read against the keys that are there
                 only=tuple(name for names in sections or () for name in names.split(",")),
                 drop=tuple(drop or ()),
                 names=not no_names,
@@ -173,8 +184,9 @@ def migrate(
             ),
             write=WriteOptions(bare=bare, ties=_choice("--ties", ties, ("keep", "duplicate"))),
         )
-        with _progress() as progress:
+        with _reporting(report_file, out, force=force) as write_report, _progress() as progress:
             done = convert.migrate(path, out, options, progress)
+            write_report(done.as_dict())
         _show(done.as_dict(), report.report_lines(done), as_json=as_json)
 
 
@@ -223,7 +235,7 @@ def _show(data: Any, lines: Iterable[str], *, as_json: bool) -> None:
         typer.echo(json.dumps(data, allow_nan=False))
         return
     for line in lines:
-        typer.echo(line)
+        typer.echo(report.printable(line))
 
 
 @contextmanager
@@ -235,8 +247,28 @@ def _refusing(*, as_json: bool, code: int = REFUSED) -> Iterator[None]:
         if as_json:
             typer.echo(json.dumps(report.error_dict(error)))
         for line in report.error_lines(error):
-            typer.echo(line, err=True)
+            typer.echo(report.printable(line), err=True)
         raise typer.Exit(USAGE if isinstance(error, UsageError) else code) from None
+    except KeyboardInterrupt:
+        typer.echo("ckptmigrate: interrupted; nothing half-written is left", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@contextmanager
+def _reporting(path: Path | None, out: Path | None, *, force: bool) -> Iterator[Callable[[Any], None]]:
+    """Give what writes the report into its file, whole or not at all; a file that cannot be made is refused before any work."""
+    if path is None:
+        yield lambda _: None
+        return
+    if out is not None and path.resolve() == out.resolve():
+        raise UsageError(f"--report {path}: that is OUT")
+    with Sink(path, folder=False, force=force) as sink:
+
+        def write(data: Any) -> None:
+            sink.open().write(json.dumps(data, indent=1, allow_nan=False).encode() + b"\n")
+            sink.publish()
+
+        yield write
 
 
 @contextmanager
@@ -290,10 +322,6 @@ def _choice(option: str, text: str | None, choices: tuple[str, ...]) -> Any:
     return text
 
 
-def _sections(texts: list[str] | None) -> dict[str, tuple[Any, ...]]:
-    return {name: tuple(path.split(".")) for name, path in _pairs("--section", texts)}
-
-
 def _project() -> chains.Project:
     """Give the ``[tool.ckptmigrate]`` of the working directory; what lies beside a checkpoint is never asked."""
     path = Path("pyproject.toml")
@@ -315,5 +343,16 @@ def _params(path: Path) -> tuple[tuple[str, ...], ...]:
 
 def main() -> NoReturn:
     """Run the command line."""
-    app()
+
+    def terminate(*_: object) -> NoReturn:
+        raise SystemExit(TERMINATED)  # unwinds, so that the scratch is removed
+
+    signal.signal(signal.SIGTERM, terminate)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no reason to fail
+    try:
+        app()
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
     raise SystemExit(DONE)

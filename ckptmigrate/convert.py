@@ -6,8 +6,10 @@ detect → read → gather → locate → plan → apply → scatter → lay out
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -63,6 +65,13 @@ class Options:
     read: ReadOptions = field(default_factory=ReadOptions)
     gather: GatherOptions = field(default_factory=GatherOptions)
     write: WriteOptions = field(default_factory=WriteOptions)
+
+    @property
+    def changes(self) -> bool:
+        """Whether the call itself asks for another checkpoint than the file holds, whatever its chains say."""
+        cast_to = self.dtype not in {None, "keep"}
+        chosen = (self.operations, self.rename, self.only, self.exclude, self.gather.only, self.gather.drop)
+        return cast_to or any(chosen) or self.gather.epoch is not None or self.write != WriteOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +132,14 @@ def migrate(path: str | Path, out: str | Path | None, options: Options, progress
         checkpoint = store.open_checkpoint(path, options.read, options.gather, disk)
         if not (checkpoint.model or checkpoint.optimizers or checkpoint.schedulers):
             raise CheckpointError("holds no tensors")
+        _check_call(checkpoint, options)
+        if out is not None and disk.reads(out):
+            raise UsageError("OUT is the checkpoint itself", hint="--in-place replaces it, and keeps a backup")
         target = _target(checkpoint, Path(path), None if out is None else Path(out), options)
         plan, problems = _upgrade(checkpoint, options)
-        nothing_pending = options.in_place and not plan.steps and store.is_current(checkpoint)
+        if not (checkpoint.model or checkpoint.optimizers or checkpoint.schedulers or problems):
+            problems.append("nothing would be left of it")
+        nothing_pending = options.in_place and not plan.steps and store.is_current(checkpoint) and not options.changes
         scattered = store.scatter(checkpoint, target.format, target.layout, options.write, target.name)
         blueprint = store.lay_out(scattered, options.write)
         problems += blueprint.problems
@@ -138,6 +152,18 @@ def migrate(path: str | Path, out: str | Path | None, options: Options, progress
         if options.dry_run or nothing_pending:
             return report
         return _write(disk, scattered, blueprint, target, report, options, progress)
+
+
+def _check_call(checkpoint: Checkpoint, options: Options) -> None:
+    """Refuse what the call says and what would mean nothing for this checkpoint, so that no slip passes in silence."""
+    if options.in_place:
+        for name, value in (("--to", options.to), ("--layout", options.layout != "keep" and options.layout)):
+            if value:
+                raise UsageError(f"{name} {value}: in place keeps format and layout", hint="name OUT")
+    if options.gather.epoch_means is not None and checkpoint.progress.epoch is None:
+        raise UsageError(
+            f"--epoch-means {options.gather.epoch_means}: the checkpoint tells no epoch", hint="--epoch N numbers it"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +183,9 @@ class Target:
 
 def _target(checkpoint: Checkpoint, path: Path, out: Path | None, options: Options) -> Target:
     if out is None:
-        chosen = _same_container(checkpoint)
-        return Target(chosen, None, path, one_file=not store.is_folder(checkpoint))
+        chosen, folder = _same_container(checkpoint), store.is_folder(checkpoint)
+        own = registry.layout(checkpoint.origin.layout) if folder and checkpoint.origin.layout else None
+        return Target(chosen, own, path, one_file=not folder)
     by_suffix = [f for f in registry.formats() if out.suffix.lower() in f.suffixes]
     wanted = _named(options.to) if options.to else None
     if wanted is not None and by_suffix and wanted not in by_suffix:
@@ -223,7 +250,8 @@ def _same_container(checkpoint: Checkpoint) -> Format:
 def _keeps(checkpoint: Checkpoint, target: Format) -> bool:
     """Say whether ``target`` can hold every section at the key where it lay: both are trees of one family."""
     origin = registry.format(checkpoint.origin.format or "")
-    return origin.speaks == target.speaks == "tree" and origin.family == target.family
+    apart = any(place.file for place in checkpoint.origin.places.values())  # a part of it lay in a file of its own
+    return origin.speaks == target.speaks == "tree" and origin.family == target.family and not apart
 
 
 def _upgrade(checkpoint: Checkpoint, options: Options) -> tuple[chains.Plan, list[str]]:
@@ -243,16 +271,40 @@ def _upgrade(checkpoint: Checkpoint, options: Options) -> tuple[chains.Plan, lis
     problems = list(plan.problems)
     if not problems:
         problems += plan.apply(checkpoint, family)
+    matchless = _matchless(checkpoint, options)
     operations = [
         *options.operations,
         *([Rename(dict(options.rename))] if options.rename else []),  # one value, so that two names can be swapped
         *_chosen(options),
     ]
-    if operations:
+    problems += matchless
+    if operations and not matchless:
         problems += engine.apply_operations(checkpoint, operations, family, origin="the command", ties=ties)
     if options.dtype not in {None, "keep"}:
         _cast(checkpoint, BY_NAME[str(options.dtype).upper()])
     return plan, problems
+
+
+def _matchless(checkpoint: Checkpoint, options: Options) -> list[str]:
+    """Give the patterns of the call that match no tensor of the model, by the option that said them."""
+    said = [
+        *(("--rename", old, f"{old}={new}") for old, new in options.rename),
+        *(("--only", pattern, pattern) for pattern in options.only),
+        *(("--exclude", pattern, pattern) for pattern in options.exclude),
+    ]
+    found = []
+    for option, pattern, text in said:
+        try:
+            compiled = re.compile(pattern)
+        except re.error as error:
+            raise UsageError(
+                f"{option} {text}: {error}", hint="a pattern is one of Python's re module and matches a whole name"
+            ) from error
+        if not any(map(compiled.fullmatch, checkpoint.model)):
+            close = get_close_matches(pattern.replace("\\", ""), checkpoint.model, 3)
+            hint = f"; close to it are {', '.join(close)}" if close else ""
+            found.append(f"{option} {text} matches no tensor of the model{hint}")
+    return found
 
 
 def _chosen(options: Options) -> Sequence[Operation]:
@@ -307,26 +359,41 @@ def _write(
 ) -> Report:
     _check_space(blueprint, target, disk)
     folder = not target.one_file
-    with Sink(target.path, folder=folder, verify=options.verify, force=options.force or options.in_place) as sink:
-        store.write(blueprint, sink, progress)
-        sink.finish()
-        _compare(scattered, sink, folder=folder)
-        changed = disk.changed()
-        if changed:
-            raise ChangedError(
-                f"changed while it was read: {', '.join(changed)}", hint="convert again when nobody writes to it"
-            )
+    force, original = options.force or options.in_place, (lambda _: False) if options.in_place else disk.reads
+    with Sink(target.path, folder=folder, verify=options.verify, force=force, original=original) as sink:
+        try:
+            store.write(blueprint, sink, progress)
+            sink.finish()
+        except CkptError as error:  # a checksum that is wrong, say, because another process is writing the file anew
+            _refuse_changed(disk, error)
+            raise
+        _compare(scattered, sink, folder=folder, ties=options.write.ties == "keep" and not options.write.bare)
+        _refuse_changed(disk)
         backup = sink.publish(last=blueprint.last, backup=options.in_place)
     return replace(report, written=True, verified=options.verify, backup=None if backup is None else str(backup))
 
 
+def _refuse_changed(disk: Disk, cause: CkptError | None = None) -> None:
+    """Raise ChangedError where a source is no longer what it was when it was opened."""
+    changed = disk.changed()
+    if changed:
+        also = f" ({', '.join(changed)})" if len(changed) > 1 else ""
+        raise ChangedError(
+            f"changed while it was read{also}", path=changed[0], hint="convert again when nobody writes to it"
+        ) from cause
+
+
 def _check_space(blueprint: Blueprint, target: Target, disk: Disk) -> None:
-    """Compare the output, and what decoded sources will spill, with the free space before anything is written."""
-    spilling = {r.file for promise in blueprint.names for r in promise.sources() if r.file.awaited}
-    for what, needed, free, remedy in (
-        ("the output", sum(blueprint.sizes.values()), free_space(target.path.parent), "write elsewhere"),
-        ("scratch", sum(file.awaited for file in spilling), disk.free_scratch(), "name another folder with --scratch"),
-    ):
+    """Compare the output, and what decoded sources and looks at them will spill, with the free space before anything is written."""
+    output, folder = sum(blueprint.sizes.values()), target.path.parent
+    scratch = sum(file.awaited for file in {r.file for promise in blueprint.names for r in promise.sources()})
+    needs = [("the output", output, free_space(folder), "write elsewhere")]
+    if scratch:
+        needs.append(("scratch", scratch, disk.free_scratch(), "name another folder with --scratch"))
+        if disk.shares_space(folder):
+            both = "the output and its scratch, both on one disk,"
+            needs.append((both, output + scratch, free_space(folder), "name a folder on another disk with --scratch"))
+    for what, needed, free, remedy in needs:
         if needed > free:
             raise SpaceError(
                 f"{what} needs {needed:,} bytes, and {free:,} are free",
@@ -334,16 +401,16 @@ def _check_space(blueprint: Blueprint, target: Target, disk: Disk) -> None:
             )  # fmt: skip
 
 
-def _compare(scattered: Mapping[str, tuple[Format, Parts]], sink: Sink, *, folder: bool) -> None:
+def _compare(scattered: Mapping[str, tuple[Format, Parts]], sink: Sink, *, folder: bool, ties: bool) -> None:
     """Reopen the scratch with each format's own reader and compare it with what was planned."""
     with Disk() as disk:
         root = disk.open(sink.path)
         for name, (chosen, planned) in scattered.items():
-            source = root.child(name) if folder else root
+            source = store.child(root, name) if folder else root
             try:
                 read = chosen.read(source, ReadOptions())
             except CkptError as error:
                 raise VerificationError(f"what was written does not open again: {error.message}", path=name) from error
-            found = store.compare_parts(planned, read, sink.outs[name if folder else ""])
+            found = store.compare_parts(planned, read, sink.outs[name if folder else ""], ties=ties)
             if found:
                 raise VerificationError("; ".join(found[:5]), path=name, differences=found)

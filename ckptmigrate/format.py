@@ -11,7 +11,7 @@ from .values import NOTHING, Scalar, Tree
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from .checkpoint import Checkpoint, Optimizer
+    from .checkpoint import Checkpoint, Counts, Optimizer
     from .files import Late, Source
     from .tensor import Promise, Tensor
 
@@ -32,9 +32,12 @@ class GatherOptions:
     """What a caller says about a checkpoint that its files do not say."""
 
     layout: str | None = None
-    sections: Mapping[str, tuple[Any, ...]] = field(
+    sections: Mapping[str, tuple[Any, ...] | str] = field(
         default_factory=dict
-    )  # section -> path of keys ("model" -> ("net", "g"))
+    )  # section -> path of keys ("model" -> ("net", "g")), or as it is typed: "net.g"
+    parts: Mapping[str, str] = field(
+        default_factory=dict
+    )  # "model" | "optimizers" | "schedulers" -> a further file that holds it
     only: tuple[str, ...] = ()  # sections to take; () is all
     drop: tuple[str, ...] = ()  # sections to leave out, each noted in the ledger
     names: bool = True  # assume that optimizer groups were given in model order; False refuses to assume
@@ -130,7 +133,9 @@ class Layout:
     """Where the parts of one checkpoint lie: a table, two-way. See DESIGN section 4.
 
     ``keys``: section -> alternatives, each a path of keys in one file's tree; the first is the one written.
-    ``files``: section -> file name pattern in a folder, without suffix. ``recognised_by``: keys (or file patterns) that must all be there.
+    ``files``: section -> file name pattern in a folder, without suffix: "checkpoint/model-{epoch}", "{twin}"; "values" holds the
+    tensors of our record, "values.NAME" is a value by itself. ``recognised_by``: keys (or file patterns) that must all be there.
+    ``epoch_counts`` may ask the tree, where releases counted differently.
     """
 
     name: str
@@ -139,7 +144,7 @@ class Layout:
     keys: Mapping[str, tuple[tuple[Any, ...], ...]] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     last: str | None = None
-    epoch_counts: Literal["finished", "last", "next"] | None = None
+    epoch_counts: Counts | Callable[[Tree], Counts | None] | None = None
     version_at: Mapping[str, str] = field(default_factory=dict)
     needed: tuple[str, ...] = ()  # keys whose loss its own loader does not survive
     about: str = ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from .tensor import Tensor
@@ -11,14 +13,15 @@ from .verify import digest
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint, Optimizer
 
-LONG = 64  # items of a list or characters of bytes that inspection spells out; the file holds the rest
+LONG = 64  # items of a list or dict, or bytes, that inspection spells out; the file holds the rest
+TEXT = 1024  # characters of a text
+DEEP = 32  # containers within containers; real values stay under 10
 
 
 def describe(checkpoint: Checkpoint, path: str, *, digests: bool = False) -> dict[str, Any]:
     """Give format, layout, versions, sections and what is left out; draws tensor bytes only when ``digests`` is set."""
     sections: dict[str, Any] = {"model": _model(checkpoint.model, digests=digests)}
-    if checkpoint.twins:
-        sections["twins"] = {name: _model(twin, digests=digests) for name, twin in checkpoint.twins.items()}
+    sections["twins"] = {name: _model(twin, digests=digests) for name, twin in checkpoint.twins.items()}
     sections["optimizers"] = [_optimizer(o, digests=digests) for o in checkpoint.optimizers]
     sections["schedulers"] = [plain(s, digests=digests) for s in checkpoint.schedulers]
     sections["values"] = {name: plain(value, digests=digests) for name, value in checkpoint.values.items()}
@@ -62,10 +65,7 @@ def _model(tensors: dict[str, Tensor], *, digests: bool) -> dict[str, Any]:
             kept = first.setdefault(tensor.promise, name)
             if kept != name:
                 ties[name] = kept
-    shown: dict[str, Any] = {"tensors": [{"name": n, **_tensor(t, digests=digests)} for n, t in tensors.items()]}
-    if ties:
-        shown["ties"] = ties
-    return shown
+    return {"tensors": [{"name": n, **_tensor(t, digests=digests)} for n, t in tensors.items()], "ties": ties}
 
 
 def _tensor(tensor: Tensor, *, digests: bool) -> dict[str, Any]:
@@ -109,26 +109,46 @@ def _optimizer(optimizer: Optimizer, *, digests: bool) -> dict[str, Any]:
     return shown_optimizer
 
 
-def plain(tree: Any, *, digests: bool = False) -> Any:
-    """Give a tree as JSON can hold it, for reading by people and scripts; not an encoding (that is values.encode)."""
+def plain(tree: Any, *, digests: bool = False, depth: int = 0) -> Any:
+    """Give a tree as JSON can hold it, for reading by people and scripts; not an encoding (that is values.encode).
+
+    What is long or deep is cut, and says by how much.
+    """
     if isinstance(tree, Tensor):
         return _tensor(tree, digests=digests)
     if isinstance(tree, Scalar):
-        return tree.value
-    if isinstance(tree, Known):
-        return tree.path if tree.args is None else {tree.path: [plain(a, digests=digests) for a in tree.args]}
+        return plain(tree.value)
     if isinstance(tree, Inert):
         return f"<{tree.kind} {tree.path}>"
-    if isinstance(tree, dict):
-        return {k if isinstance(k, str) else _key(k): plain(v, digests=digests) for k, v in tree.items()}
-    if isinstance(tree, list | tuple):
-        shown = [plain(v, digests=digests) for v in tree[:LONG]]
-        return [*shown, f"… {len(tree) - LONG} more"] if len(tree) > LONG else shown
+    if isinstance(tree, str):
+        return tree if len(tree) <= TEXT else f"{tree[:TEXT]}… {len(tree) - TEXT} more"
     if isinstance(tree, bytes):
         return f"<{len(tree)} bytes: {tree[:LONG].hex()}{'…' if len(tree) > LONG else ''}>"
-    if isinstance(tree, float) and (tree != tree or tree in {float("inf"), float("-inf")}):  # noqa: PLR0124 - NaN is what differs from itself
+    if isinstance(tree, float) and not math.isfinite(tree):
         return str(tree)
+    if isinstance(tree, Known) and tree.args is None:
+        return tree.path
+    if isinstance(tree, dict | list | tuple | Known):
+        if depth == DEEP:
+            return f"… deeper than {DEEP}"
+        return _container(tree, digests=digests, depth=depth + 1)
     return tree
+
+
+def _container(tree: Any, *, digests: bool, depth: int) -> Any:
+    if isinstance(tree, Known):
+        return {tree.path: _container(list(tree.args or ()), digests=digests, depth=depth)}
+    more = len(tree) - LONG
+    if not isinstance(tree, dict):
+        items = [plain(value, digests=digests, depth=depth) for value in tree[:LONG]]
+        return [*items, f"… {more} more"] if more > 0 else items
+    shown: dict[str, Any] = {}
+    for key, value in islice(tree.items(), LONG):
+        text = _key(key)
+        while text in shown:  # 0 and "0" are spelled alike
+            text += "~"
+        shown[text] = plain(value, digests=digests, depth=depth)
+    return {**shown, "…": f"{more} more"} if more > 0 else shown
 
 
 def _key(key: Any) -> str:

@@ -19,8 +19,10 @@ class Limits:
     pickle: int = (
         256 * MiB
     )  # the largest object pickles seen hold some 10 MiB of names; values without tensors may add more
-    memo: int = 5_000_000  # entries; a checkpoint of 100,000 tensors needs 2 million
-    nodes: int = 10_000_000  # objects made by one pickle
+    memo: int = 2_700_000  # entries; 100,000 tensors need 2 million, and Python's dictionary doubles to 170 MB at 2.8
+    nodes: int = (
+        5_000_000  # objects made by one pickle; 100,000 parameters with Adam's state make 3 million, more take 5 s
+    )
     stack: int = 1_000_000  # items on a machine's stack
     nesting: int = 512  # containers within containers; real files stay under 30, Python's recursion under 1,000
     integer: int = KiB  # bytes of one integer; Python refuses str() above 4300 digits, 1785 bytes

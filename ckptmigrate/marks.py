@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
+from .errors import UsageError
 from .operations import check_patterns
 from .tensor import Tensor
 from .values import Scalar
@@ -38,7 +39,7 @@ class Present:
     on: Where = "model"
 
     def __post_init__(self) -> None:
-        check_patterns((self.pattern, None))
+        _check(self.pattern, self.on)
 
     def holds(self, checkpoint: Checkpoint) -> bool:
         """Say whether a name matches."""
@@ -53,7 +54,7 @@ class Absent:
     on: Where = "model"
 
     def __post_init__(self) -> None:
-        check_patterns((self.pattern, None))
+        _check(self.pattern, self.on)
 
     def holds(self, checkpoint: Checkpoint) -> bool:
         """Say whether no name matches."""
@@ -69,7 +70,7 @@ class Shape:
     on: Where = "model"
 
     def __post_init__(self) -> None:
-        check_patterns((self.pattern, None))
+        _check(self.pattern, self.on)
 
     def holds(self, checkpoint: Checkpoint) -> bool:
         """Say whether a tensor of that name has that shape."""
@@ -88,7 +89,7 @@ class Dtype:
     on: Where = "model"
 
     def __post_init__(self) -> None:
-        check_patterns((self.pattern, None))
+        _check(self.pattern, self.on)
 
     def holds(self, checkpoint: Checkpoint) -> bool:
         """Say whether a value of that name is of that dtype."""
@@ -102,6 +103,10 @@ class Value:
     path: str
     value: Any
     on: Literal["values", "model", "slots"] = "values"
+
+    def __post_init__(self) -> None:
+        if self.on != "values":
+            _check(self.path, self.on)
 
     def holds(self, checkpoint: Checkpoint) -> bool:
         """Say whether that is the value there."""
@@ -140,6 +145,13 @@ class Fields:
             for path, entry in checkpoint.modules.items()
             if expression.fullmatch(path)
         )
+
+
+def _check(pattern: str, on: str) -> None:
+    """Refuse, when the migrator is written, what could only fail in somebody's checkpoint."""
+    check_patterns((pattern, None))
+    if on not in get_args(Where):
+        raise UsageError(f"on={on!r}: expected {' or '.join(get_args(Where))}")
 
 
 def found(checkpoint: Checkpoint, pattern: str, on: Where) -> Iterator[Tree]:

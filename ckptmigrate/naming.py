@@ -25,12 +25,16 @@ from .format import FOLLOWS
 from .tensor import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from .checkpoint import Optimizer, Param
     from .tensor import Shape
 
 ASSUMES = "assumes that each group was given in model order"
+NAMELESS = (
+    "its parameters have no names: steps that only rename pass, all others refuse; --params FILE (a list of names per group)"
+    " names them"
+)
 SHOWN = 5  # names in a message; the rest is counted
 
 
@@ -165,11 +169,7 @@ def check_names(optimizer: Optimizer, model: Mapping[str, Tensor], slots: Mappin
     named = [param for param in optimizer.params if param.name is not None]
     foreign = [str(param.name) for param in named if param.name not in model]
     if foreign:
-        raise OptimizerError(
-            f"optimizer state names {_listed(foreign)}, which the model has not",
-            names=foreign,
-            hint="--drop optimizers",
-        )
+        raise OptimizerError(f"optimizer state names {_listed(foreign)}, which the model has not", names=foreign)
     counts = Counter(str(param.name) for param in named)
     twice = [name for name, count in counts.items() if count > 1]
     if twice:
@@ -184,7 +184,7 @@ def check_names(optimizer: Optimizer, model: Mapping[str, Tensor], slots: Mappin
             ):
                 raise OptimizerError(
                     f"optimizer state {param.name}.{name} has shape {list(slot.value.promise.shape)}, its parameter {list(shape)}",
-                    hint="the optimizer is of another model, or its state is sharded: --drop optimizers",
+                    hint="the optimizer is of another model, or its state is sharded",
                     tensor=param.name,
                 )
 
@@ -214,8 +214,9 @@ def from_order(optimizer: Optimizer, shapes: Mapping[str, Shape], slots: Mapping
     orphans = [by_group[group][index] for group, index in result.orphans]
     if optimizer.params and len(orphans) == len(optimizer.params):
         raise OptimizerError(
-            f"none of the optimizer's {len(orphans)} parameters has the shape of one of the model's",
-            hint="the optimizer is of another model: --drop optimizers, or choose its model with --section model=KEY",
+            f"none of the optimizer's {len(orphans)} parameters has the shape of one of the model's:"
+            f" it has {_shapes(told)}, the model {_shapes(shapes.values())}",
+            hint="the optimizer is of another model; --section model=KEY chooses that one",
         )
     if result.whole:
         names = list(shapes)
@@ -224,6 +225,22 @@ def from_order(optimizer: Optimizer, shapes: Mapping[str, Shape], slots: Mapping
                 if entry is not None:
                     optimizer.params[position].name, optimizer.params[position].by = names[entry], "order"
     return orphans
+
+
+def strangers(optimizer: Optimizer) -> list[int]:
+    """Give the positions of the entries that no id has named; OptimizerError where that is all of them."""
+    lost = [position for position, param in enumerate(optimizer.params) if param.name is None]
+    if len(lost) == len(optimizer.params):
+        shown = _listed([str(param.key) for param in optimizer.params])
+        raise OptimizerError(
+            f"none of the optimizer's {len(lost)} ids is one of the model's: {shown}",
+            hint="the optimizer is of another model, or of another run of it",
+        )
+    return lost
+
+
+def _shapes(shapes: Iterable[Shape | None]) -> str:
+    return _listed([str(list(shape)) for shape in dict.fromkeys(shapes) if shape is not None])
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -10,11 +10,12 @@ here too: whole-name patterns, one-to-many and many-to-one groups, the spelling 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, get_args
 
 from .errors import UsageError
 
@@ -119,12 +120,18 @@ class Rename:
     def __post_init__(self) -> None:
         if isinstance(self.pattern, str) == (self.into is None):
             raise UsageError("Rename takes a pattern and what it becomes, or one mapping of them")
-        check_patterns(*self.pairs.items())
+        check_patterns(*self.pairs.items(), *self.ways_back.items())
+        check_place(self.on)
 
     @property
     def pairs(self) -> dict[str, str]:
         """Give what each pattern becomes."""
         return {self.pattern: self.into or ""} if isinstance(self.pattern, str) else dict(self.pattern)
+
+    @property
+    def ways_back(self) -> dict[str, str]:
+        """Give what ``back`` says each pattern becomes on the way down."""
+        return dict([self.back]) if isinstance(self.back, tuple) else dict(self.back or {})
 
     def match(self, names: Mapping[str, Tree]) -> list[Group]:
         """Give one group a name, and one for each pattern that matches none."""
@@ -140,10 +147,8 @@ class Rename:
 
     def inverse(self) -> Rename | Reason:
         """Turn literal renames round, or take ``back``."""
-        if self.back is not None:
-            pairs = dict([self.back]) if isinstance(self.back, tuple) else dict(self.back)
-        else:
-            pairs = {}
+        pairs = self.ways_back
+        if not pairs:
             for pattern, into in self.pairs.items():
                 old, new = literal(pattern), literal(into, template=True)
                 if old is None or new is None:
@@ -177,6 +182,9 @@ class Drop:
 
     def __post_init__(self) -> None:
         check_patterns((self.pattern, None))
+        check_place(self.on)
+        if not self.reason.strip():
+            raise UsageError(f"Drop of {self.pattern!r} does not say why")
 
     def match(self, names: Mapping[str, Tree]) -> list[Group]:
         """Give one group without targets a name."""
@@ -214,18 +222,30 @@ def check_patterns(*pairs: tuple[str, str | None]) -> None:
                 probe = re.match("".join(groups), "")  # a match with the pattern's groups, whatever the pattern takes
                 assert probe is not None
                 probe.expand(template)
-        except (re.error, IndexError) as error:
+        except (re.error, IndexError, TypeError) as error:
             said = f"pattern {pattern!r}" if template is None else f"pattern {pattern!r} with template {template!r}"
             raise UsageError(
                 f"{said}: {error}", hint="patterns and templates are those of Python's re module"
             ) from error
 
 
+def check_place(on: str) -> None:
+    """Refuse, when the migrator is written, names of something that does not exist."""
+    if on not in get_args(On):
+        raise UsageError(f"on={on!r}: expected {', '.join(get_args(On))}")
+
+
 def matches(names: Iterable[str], patterns: Iterable[str]) -> Iterator[tuple[str, str, re.Match[str]]]:
     """Give every name that a pattern matches as a whole: (name, pattern, match), the first pattern that does."""
     compiled = [(pattern, re.compile(pattern)) for pattern in patterns]
+    texts = [literal(pattern) for pattern, _ in compiled]
+    exact = {
+        text: number for number, text in reversed([*enumerate(texts)]) if text is not None
+    }  # a thousand of them cost one look
+    others = [number for number, text in enumerate(texts) if text is None]
     for name in names:
-        for pattern, expression in compiled:
+        candidates = others if name not in exact else sorted((*others, exact[name]))
+        for pattern, expression in map(compiled.__getitem__, candidates):
             found = expression.fullmatch(name)
             if found is not None:
                 yield name, pattern, found
@@ -259,12 +279,18 @@ def many_to_one(names: Iterable[str], patterns: Sequence[str], into: str) -> lis
 
 
 def numeral(name: str) -> list[Any]:
-    """Give a key that sorts names by their numbers: ``h.2.w`` before ``h.10.w``. Text and numbers alternate."""
-    return [int(part) if index % 2 else part for index, part in enumerate(re.split(r"(\d+)", name))]
+    """Give a key that sorts names by their numbers: ``h.2.w`` before ``h.10.w``. Text and numbers alternate.
+
+    A run of more than eighteen digits counts as several numbers: Python reads no number of thousands of digits.
+    """
+    return [int(part) if index % 2 else part for index, part in enumerate(re.split(r"([0-9]{1,18})", name))]
+
+
+SKIPPED = 100  # more would tell nobody anything
 
 
 def skipped(names: Sequence[str]) -> list[str]:
-    """Give the names that a run of names, alike but for one number, leaves out below its highest."""
+    """Give the first names that a run of names, alike but for one number, leaves out between its lowest and its highest."""
     keys = [numeral(name) for name in names]
     if len(keys) < 2 or len({len(key) for key in keys}) > 1:
         return []
@@ -273,10 +299,12 @@ def skipped(names: Sequence[str]) -> list[str]:
         return []
     (at,) = varying
     present = {key[at] for key in keys}
-    absent = [n for n in range(min(present), max(present)) if n not in present]
+    missing = (n for n in range(min(present), max(present)) if n not in present)
+    absent = itertools.islice(missing, SKIPPED)  # a file may claim members 0 and 10**17
     return ["".join(str(n if i == at else part) for i, part in enumerate(keys[0])) for n in absent]
 
 
+@functools.lru_cache(4096)
 def literal(pattern: str, *, template: bool = False) -> str | None:
     """Give the one text that a pattern matches (or a template expands to), None where it is more than that."""
     if template:
@@ -299,11 +327,12 @@ def declared(operation: Any) -> dict[str, Any]:
 def spelled(operation: Any) -> str:
     """Give an operation as an author would write it: ``Rename('a', 'b', optional=True)``."""
     parts, positional = [], True
-    for field in fields(operation):
+    for number, field in enumerate(fields(operation)):
         value = getattr(operation, field.name)
         if field.default is not MISSING and value == field.default:
             positional = False
             continue
+        positional = positional and (number < 2 or field.default is MISSING)
         parts.append(repr(value) if positional else f"{field.name}={value!r}")
     return f"{type(operation).__name__}({', '.join(parts)})"
 

@@ -24,6 +24,13 @@ def size(nbytes: int) -> str:
     return f"{value:.1f} TB"
 
 
+def printable(text: str) -> str:
+    """Give text as it may reach a terminal: what a file calls its tensors must not move the cursor or fake a line's colour."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
 def error_lines(error: CkptError) -> Iterator[str]:
     """Give the message and its remedies."""
     yield f"ckptmigrate: {error}"

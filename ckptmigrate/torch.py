@@ -14,21 +14,25 @@ if TYPE_CHECKING:
 def tensor(source: Tensor, device: str = "cpu") -> Any:
     """Draw a tensor into a new torch.Tensor of the same dtype and shape on ``device``.
 
-    Raises PluginError where torch is not installed, TensorError where torch has no such dtype.
+    Raises PluginError where torch is not installed, TensorError where torch has no such dtype or cannot reach the device.
+    Quantised tensors are refused: torch would take the integers without their scale.
     """
     torch = _torch()
+    if source.dtype.kind == "quantised":
+        message = f"a quantised tensor ({source.dtype}), which is more than its integers"
+        raise TensorError(message, dtype=source.dtype.name, hint="read it with dequantize (--dequantize)")
     dtype = getattr(torch, source.dtype.torch or "", None)
-    if dtype is None or not isinstance(dtype, torch.dtype):
+    if not isinstance(dtype, torch.dtype):
         raise TensorError(f"torch {torch.__version__} has no dtype for {source.dtype}", dtype=source.dtype.name)
-    raw = torch.empty(source.nbytes, dtype=torch.uint8)
-    filled = 0
-    view = memoryview(raw.numpy())
-    for window in windows(source.promise):
-        view[filled : filled + window.nbytes] = window.cast("B")
-        filled += window.nbytes
-    # A view of another dtype needs at least one byte; an empty tensor is made as it is.
-    shaped = raw.view(dtype).reshape(source.shape) if source.nbytes else torch.empty(source.shape, dtype=dtype)
-    return shaped.to(device)
+    made = torch.empty(source.shape, dtype=dtype)
+    if source.nbytes:
+        at, raw = 0, memoryview(made.reshape(-1).view(torch.uint8).numpy())
+        for window in windows(source.promise):
+            raw[at : (at := at + len(window))] = window
+    try:
+        return made.to(device)
+    except (AssertionError, RuntimeError) as error:  # torch without CUDA asserts
+        raise TensorError(f"torch cannot put it on device {device!r}: {error}") from error
 
 
 def _torch() -> Any:

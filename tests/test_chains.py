@@ -1,80 +1,21 @@
-"""Where a checkpoint stands, what is pending, and which chains there are: the version law, sentence by sentence."""
+"""Where a checkpoint stands, what is pending, stamps and history: the version law, sentence by sentence."""
 
 from __future__ import annotations
 
-import sys
-from importlib.metadata import EntryPoint
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from packaging.version import Version
 
 from ckptmigrate import chains
-from ckptmigrate.chains.catalog import Catalog, Step
-from ckptmigrate.checkpoint import Applied, Checkpoint, Stamp
-from ckptmigrate.errors import MigratorError, PlanError, UsageError, VersionError
-from ckptmigrate.format import Family
-from ckptmigrate.marks import Absent, Dtype, Fact, Fields, Mark, Present, Shape, Value
+from ckptmigrate.chains.catalog import Step
+from ckptmigrate.checkpoint import Applied, Stamp
+from ckptmigrate.errors import PlanError, VersionError
+from ckptmigrate.marks import Present
 from ckptmigrate.migrator import Chain, Migrator
-from ckptmigrate.operations import Drop, Operation, Rename
-from ckptmigrate.tensor import Tensor, array
+from ckptmigrate.operations import Drop, Rename
 
-HERE = Path(__file__).parent / "chains"
-FAMILY = Family("toy", unpack=lambda _s, _p, _o: None, pack=lambda _s, v, _c: v, section=lambda _p: None)
-
-
-def model(*names: str, stamp: dict[str, str] | None = None, own: dict[str, str] | None = None) -> Checkpoint:
-    checkpoint = Checkpoint(
-        "toy", model={name: Tensor(array(np.zeros(2, "f4"))) for name in names}, stamp=Stamp(stamp or {})
-    )
-    if own:
-        checkpoint.origin.facts["versions"] = own
-    return checkpoint
-
-
-def catalog(*folders: str) -> Catalog:
-    found = Catalog()
-    for folder in folders:
-        found.add_folder(HERE / folder)
-    return found
-
-
-def step(version: str, *operations: Operation, marks: Any = ()) -> Step:
-    return Step(Migrator("line", version, operations, marks), f"v{version}.py")
-
-
-LINE = Chain("line")
-# Each step renames the model's one tensor to its own version, and is needed where the tensor has the name before.
-STEPS = [
-    step(v, Rename(a, b), marks=[Present(a)])
-    for a, b, v in (("n0", "n1", "1.0"), ("n1", "n2", "2.0"), ("n2", "n3", "3.0"))
-]
-
-
-class Line(Catalog):
-    """A catalog of one chain, built in memory."""
-
-    def __init__(self, *steps: Step, chain: Chain = LINE) -> None:
-        super().__init__()
-        self._add_chain(chain, "here")
-        for each in steps:
-            self._add_step(each.migrator, each.where)
-
-
-def planned(checkpoint: Checkpoint, found: Catalog | None = None, **options: Any) -> chains.Plan:
-    return chains.plan(checkpoint, found or Line(*STEPS), family=FAMILY, **options)
-
-
-def versions(plan: chains.Plan) -> list[str]:
-    return [each.migrator.version for each in plan.steps]
-
-
-def upgraded(checkpoint: Checkpoint, found: Catalog | None = None, **options: Any) -> Checkpoint:
-    chains.upgrade(checkpoint, found or Line(*STEPS), family=FAMILY, **options)
-    return checkpoint
-
+from .lines import FAMILY, LINE, STEPS, Line, catalog, model, planned, step, upgraded, versions
 
 # Place: the version of the last step that holds; a plan is the steps with place < version <= target.
 
@@ -228,7 +169,7 @@ def test_a_layouts_own_key_is_written_with_the_stamp() -> None:
     checkpoint = model("n1", own={chain: "1.2.3"})
     checkpoint.origin.layout, checkpoint.values = layout.name, {"extra": {key: "1.2.3"}}
     lined = Line(chain=Chain(chain))
-    lined._add_step(Migrator(chain, "2.0", [Rename("n1", "n2")]), "here")
+    lined.add_step(Step(Migrator(chain, "2.0", [Rename("n1", "n2")]), "here"))
     upgraded(checkpoint, lined, named={chain: None})
 
     assert checkpoint.values["extra"] == {key: "2.0"}
@@ -276,7 +217,7 @@ def test_a_chain_of_another_family_is_a_problem_where_it_is_named_and_nothing_wh
 
 def test_a_later_chain_is_placed_on_the_names_that_an_earlier_one_leaves() -> None:
     found = Line(*STEPS)
-    found._add_step(Migrator("wrap", "1.0", [Rename(r"w\.(.*)", r"\1")], [Present(r"w\..*")]), "w.py")
+    found.add_step(Step(Migrator("wrap", "1.0", [Rename(r"w\.(.*)", r"\1")], [Present(r"w\..*")]), "w.py"))
     plan = planned(model("w.n1"), found, named={"wrap": None, "line": None})
 
     assert [each.migrator.name for each in plan.steps] == ["wrap 1.0", "line 2.0", "line 3.0"]
@@ -292,7 +233,9 @@ def test_a_chain_that_is_not_installed_is_carried_and_said_to_be_unchecked() -> 
 
 
 def test_naming_a_chain_that_does_not_exist_is_a_problem_that_lists_those_that_do() -> None:
-    assert planned(model("n0"), named={"lime": None}).problems == ("no chain is called lime; there are: line",)
+    assert planned(model("n0"), named={"lime": None}).problems == (
+        "no chain is called lime; there are: line; did you mean line?",
+    )
 
 
 def test_a_target_that_is_no_version_is_a_problem() -> None:
@@ -403,226 +346,6 @@ def test_pending_is_what_keeps_a_checkpoint_from_being_current() -> None:
     assert planned(model("n3", stamp={"line": "3.0"})).pending() == ()
     assert planned(model("n2", stamp={"line": "2.0"})).pending() == ("line to 3.0 (v3.0.py)",)
     assert len(planned(model("n2", stamp={"line": "?"})).pending()) == 1
-
-
-# Marks.
-
-
-def test_marks_hold_of_what_they_name() -> None:
-    checkpoint = model("a.w", "count")
-    checkpoint.model["count"] = Tensor(array(np.array([3], "i8")))
-    checkpoint.values = {"config": {"heads": 4, "list": ["x"]}}
-    checkpoint.modules = {"bn": {"fields": ["group_norm"]}}
-    checkpoint.origin.facts = {"file.bin": {"half": True}, "shape": 1}
-    holding: list[Mark] = [
-        Present(r"a\..*"),
-        Absent("b"),
-        Shape(".*", ["*"]),
-        Shape("a.w", [2]),
-        Dtype("count", "I64"),
-        Value("config/heads", 4),
-        Value("config/list/0", "x"),
-        Value("count", 3, on="model"),
-        Fact("half", True),
-        Fact("shape", 1),
-        Fields(".*", ["group_norm"]),
-    ]
-    failing: list[Mark] = [
-        Present("a"),
-        Absent("count"),
-        Shape("a.w", [3]),
-        Shape("a.w", ["*", "*"]),
-        Dtype("a.w", "I64"),
-        Value("config/heads", 5),
-        Value("config/none/0", 5),
-        Value("a.w", 0, on="model"),
-        Fact("half", False),
-        Fields("bn", ["group_norm", "x"]),
-        Present("step", on="slots"),
-    ]
-
-    assert [mark for mark in holding if not mark.holds(checkpoint)] == []
-    assert [mark for mark in failing if mark.holds(checkpoint)] == []
-
-
-def test_a_step_needs_all_of_its_marks() -> None:
-    found = Line(step("1.0", Rename("a", "b"), marks=[Present("a"), Absent("z")]))
-
-    assert versions(planned(model("a", "z"), found, named={"line": None})) == []
-
-
-# What is found.
-
-
-def test_a_folder_of_chains_is_a_registry() -> None:
-    found = catalog("right")
-
-    assert found.names() == ["acme.right"]
-    assert found.chain("acme.right").about == "what a chain looks like"
-    assert [(s.migrator.version, Path(s.where).name) for s in found.steps("acme.right")] == [
-        ("1.0", "v1_0_body.py"),
-        ("2.0", "v2_0_head.py"),
-    ]
-
-
-def test_a_right_chain_goes_all_the_way_up_and_down() -> None:
-    found = catalog("right")
-    checkpoint = upgraded(model("trunk.fc", "trunk.conv"), found, named={"acme.right": None})
-    assert list(checkpoint.model) == ["head", "body.conv"]
-
-    upgraded(checkpoint, found, named={"acme.right": "0"})
-    assert list(checkpoint.model) == ["trunk.fc", "trunk.conv"]
-    assert checkpoint.stamp == Stamp({"acme.right": "0"})
-
-
-def test_files_never_become_top_level_modules() -> None:
-    catalog("right", "blind")
-
-    assert not {"acme_right", "v1_0_body", "v1_0_first_blind"} & set(sys.modules)
-
-
-def test_two_migrators_of_one_version_are_an_error_that_names_both_files() -> None:
-    with pytest.raises(MigratorError, match=r"v1_0_that\.py and .*v1_0_this\.py both lead to 1\.0"):
-        catalog("conflict").steps("acme.conflict")
-
-
-@pytest.mark.parametrize(
-    ("folder", "chain", "message"),
-    [
-        ("misnamed_step", "acme.step", r"leads to 1\.2, so its name is v1_2_SLUG\.py, not v1_1_slip\.py"),
-        (
-            "misnamed_folder",
-            "acme.other",
-            r"is of chain 'acme\.folder', whose folder is 'acme_folder', not 'acme_other'",
-        ),
-    ],
-)
-def test_a_name_that_does_not_mirror_the_step_is_an_error(folder: str, chain: str, message: str) -> None:
-    with pytest.raises(MigratorError, match=message):
-        catalog(folder).steps(chain)
-
-
-def test_a_broken_step_poisons_its_own_chain_and_no_other() -> None:
-    found = catalog("broken")
-
-    assert "RuntimeError: the moon is full" in planned(model("old"), found, named={"acme.broken": None}).problems[0]
-    plan = planned(model("old"), found, named={"acme.whole": None})
-    assert (versions(plan), plan.problems) == (["1.0"], ())
-    assert "the moon is full" in plan.warnings[0]
-    assert [(row.name, row.error is None) for row in found.rows()] == [("acme.broken", False), ("acme.whole", True)]
-
-
-def test_a_file_that_declares_no_step_beside_others_is_refused_by_its_name() -> None:
-    with pytest.raises(MigratorError, match=r"v1_0_without\.py: has no MIGRATOR"):
-        catalog("broken_beside")
-
-
-def test_steps_may_lie_directly_in_a_folder() -> None:
-    assert [s.migrator.version for s in catalog("blind").steps("acme.blind")] == ["1.0", "1.5"]
-
-
-def test_a_folder_that_is_none_is_wrong_usage() -> None:
-    with pytest.raises(UsageError):
-        Catalog().add_folder(HERE / "blind" / "v1_0_first_blind.py")
-
-
-def test_a_chain_in_a_package_is_imported_by_its_dotted_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(HERE / "right"))
-    monkeypatch.syspath_prepend(str(HERE / "broken"))
-    found = Catalog()
-    for name in ("acme_right", "acme_broken"):
-        found._take_package(name, name)
-
-    assert [s.migrator.version for s in found.steps("acme.right")] == ["1.0", "2.0"]
-    assert "acme_broken.v1_0_raises: RuntimeError: the moon is full" in found.broken["acme.broken"]
-    for module in [m for m in sys.modules if m.startswith(("acme_right", "acme_broken"))]:
-        monkeypatch.delitem(sys.modules, module)
-
-
-def test_the_catalog_works_whatever_is_installed() -> None:
-    assert isinstance(Catalog.find().names(), list)
-
-
-def installed(module: str, name: str) -> Catalog:
-    found = Catalog()
-    found.add_entry_point(EntryPoint(name, module, "ckptmigrate.migrators"))
-    return found
-
-
-@pytest.fixture
-def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    return tmp_path
-
-
-def test_an_installed_chain_loads_when_its_name_is_needed_and_not_before(plugin: Path) -> None:
-    (plugin / "plug_one").mkdir()
-    (plugin / "plug_one" / "__init__.py").write_text(
-        "from ckptmigrate import Chain\nCHAIN = Chain('plug.one', about='x')\n"
-    )
-    (plugin / "plug_one" / "first.py").write_text(
-        "from ckptmigrate import Migrator, Rename\nMIGRATOR = Migrator('plug.one', '1.0', [Rename('a', 'b')])\n"
-    )
-    found = installed("plug_one", "plug.one")
-    planned(model("a"), found)
-    assert "plug_one" not in sys.modules
-
-    assert versions(planned(model("a"), found, said={"plug.one": "0"})) == ["1.0"]
-    assert found.chain("plug.one").about == "x"
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("raise ValueError('no')", "ValueError: no"),
-        ("x = 1", "has no CHAIN and no MIGRATOR"),
-        ("from ckptmigrate import Migrator\nMIGRATOR = Migrator('plug.else', '1.0')", "is of chain 'plug.else'"),
-    ],
-)
-def test_a_broken_plugin_poisons_its_own_name(plugin: Path, text: str, reason: str) -> None:
-    name = f"plug_{abs(hash(text))}"
-    (plugin / f"{name}.py").write_text(text)
-    found = installed(name, "plug.two")
-
-    assert planned(model("a"), found).problems == ()
-    assert reason in planned(model("a"), found, named={"plug.two": None}).problems[0]
-
-
-def test_a_projects_folders_and_chains_stand_in_its_pyproject(tmp_path: Path) -> None:
-    path = tmp_path / "pyproject.toml"
-    path.write_text('[tool.ckptmigrate]\nmigrations = ["migrations", "/abs"]\nchains = ["acme.vit"]\n')
-
-    assert chains.project(path) == chains.Project((f"{tmp_path}/migrations", "/abs"), ("acme.vit",))
-
-
-def test_a_pyproject_that_says_nothing_of_us_is_empty(tmp_path: Path) -> None:
-    path = tmp_path / "pyproject.toml"
-    path.write_text("[project]\nname = 'x'\n")
-
-    assert chains.project(path) == chains.Project()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "[tool.ckptmigrate]\nmigrations = 'x'\n",
-        "[tool.ckptmigrate]\nother = ['x']\n",
-        "[tool\n",
-        "[tool]\nckptmigrate = 1\n",
-    ],
-)
-def test_a_pyproject_that_says_it_wrongly_is_wrong_usage(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "pyproject.toml"
-    path.write_text(text)
-
-    with pytest.raises(UsageError):
-        chains.project(path)
-
-
-@pytest.mark.parametrize("text", ["", "one", "1.0+local"])
-def test_a_step_whose_version_nothing_could_compare_is_refused(text: str) -> None:
-    with pytest.raises(MigratorError):
-        Migrator("line", text)
 
 
 def test_locate_raises_where_two_disagree() -> None:

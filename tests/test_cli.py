@@ -11,27 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import ckptmigrate
-from ckptmigrate.cli import app
 
-ROOT = Path(__file__).parent.parent
-MUSEUM = ROOT / "tests" / "fixtures" / "torch"
-OLD = MUSEUM / "1.0.0-py36" / "checkpoint.pt"
-BARE = MUSEUM / "1.6.0-py38" / "state_dict.pt"
-CHECKPOINT = MUSEUM / "2.13.0-py311" / "checkpoint.pt"
-
-
-class Ran:
-    def __init__(self, *arguments: str | Path) -> None:
-        result = CliRunner().invoke(app, [str(a) for a in arguments])
-        self.code, self.out, self.err = result.exit_code, result.stdout, result.stderr
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-
-    def json(self) -> Any:
-        return json.loads(self.out)
+from .command_line import BARE, CHECKPOINT, OLD, ROOT, Ran
 
 
 def test_version_is_the_packages() -> None:
@@ -248,3 +231,112 @@ def test_the_first_command_of_the_readme_runs(tmp_path: Path) -> None:
 
     assert Ran(verb, ROOT / source, tmp_path / "training.pt").code == 0
     torch.load(tmp_path / "training.pt", weights_only=True)
+
+
+def test_a_report_is_what_json_says_written_whole_into_a_file_of_its_own(tmp_path: Path) -> None:
+    ran = Ran("migrate", BARE, tmp_path / "out.pt", "--report", tmp_path / "report.json", "--json")
+
+    assert ran.code == 0
+    assert json.loads((tmp_path / "report.json").read_text()) == ran.json()
+    assert ran.json()["notes"] == ["dec.weight is emb.weight: written once, tied"]
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text("mine")
+
+    assert Ran("migrate", BARE, tmp_path / "out.pt", "--report", tmp_path / "report.json").code == 3
+    assert Ran("migrate", BARE, tmp_path / "out.pt", "--report", tmp_path / "not" / "there.json").code == 3
+    assert Ran("migrate", BARE, tmp_path / "out.pt", "--report", tmp_path / "out.pt").code == 2
+    assert [p.name for p in tmp_path.iterdir()] == ["report.json"]
+    assert (tmp_path / "report.json").read_text() == "mine"
+
+
+def test_a_refused_conversion_leaves_no_report(tmp_path: Path) -> None:
+    assert Ran("migrate", BARE, tmp_path / "out.pt", "--exclude", "x", "--report", tmp_path / "report.json").code == 3
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_and_an_optimizer_in_files_of_their_own_are_one_checkpoint(tmp_path: Path) -> None:
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model(torch.ones(3)).sum().backward()
+    optimizer.step()
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    torch.save(optimizer.state_dict(), tmp_path / "optim.pt")
+    part = f"optimizer={tmp_path / 'optim.pt'}"
+
+    assert Ran("migrate", tmp_path / "model.pt", tmp_path / "run", "--part", part).code == 0
+    (found,) = Ran("inspect", tmp_path / "run", "--json").json()["sections"]["optimizers"]
+    assert [(p["name"], len(p["slots"])) for p in found["params"]] == [("weight", 1), ("bias", 1)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["inspect", "nix.pt"], 3),
+        (["migrate", "nix.pt", "out.pt"], 3),
+        (["verify", "nix.pt", "nix.pt"], 1),
+        (["migrate", str(BARE)], 2),
+    ],
+)
+def test_an_error_is_json_too(arguments: list[str], code: int) -> None:
+    ran = Ran(*arguments, "--json")
+
+    assert ran.code == code
+    error = ran.json()["error"]
+    assert set(error) == {"type", "message", "path", "hints"}
+    assert error["message"] in ran.err
+
+
+def test_values_that_are_long_or_deep_are_cut_and_say_by_how_much(tmp_path: Path) -> None:
+    deep: list[Any] = []
+    for _ in range(400):
+        deep = [deep]
+    extra = {
+        "deep": deep, "list": list(range(1000)), "dict": {i: i for i in range(1000)}, "text": "x" * 5000,
+        "bytes": bytes(5000), "inf": float("inf"), 0: "a", "0": "b",
+    }  # fmt: skip
+    torch.save({"state_dict": {"w": torch.ones(2)}, "extra": extra}, tmp_path / "a.pt")
+    ran = Ran("inspect", tmp_path / "a.pt", "--json")
+
+    assert ran.code == 0, ran.err
+    assert len(ran.out) < 12_000
+    text = json.dumps(ran.json(), ensure_ascii=False)
+    for said in (
+        "… 936 more",
+        '"…": "936 more"',
+        "… 3976 more",
+        "<5000 bytes: ",
+        "… deeper than 32",
+        '"0~": "b"',
+        '"inf"',
+    ):
+        assert said in text
+
+
+def test_inspection_has_every_key_of_the_design_also_where_nothing_is() -> None:
+    shown = Ran("inspect", BARE, "--json").json()
+
+    assert list(shown) == [
+        "path",
+        "format",
+        "layout",
+        "family",
+        "versions",
+        "history",
+        "sections",
+        "left_out",
+        "notes",
+        "warnings",
+    ]
+    assert list(shown["sections"]) == ["model", "twins", "optimizers", "schedulers", "values", "progress"]
+    assert shown["sections"]["twins"] == {}
+    assert set(shown["sections"]["model"]) == {"tensors", "ties"}
+
+
+def test_the_keys_of_an_optimizers_parameters_are_text() -> None:
+    shown = Ran("inspect", OLD, "--json").json()
+
+    keys = [p["key"] for o in shown["sections"]["optimizers"] for p in o["params"]]
+    assert keys
+    assert all(type(key) is str for key in keys)

@@ -68,6 +68,15 @@ def test_a_module_whose_tensors_went_apart_is_left_out_with_the_reason() -> None
     )
 
 
+def test_a_module_whose_tensors_were_all_dropped_is_left_out_with_that_reason() -> None:
+    checkpoint = with_modules("", "a", "aux", "aux.0", shapes={"a.w": (1,), "aux.0.w": (1,), "aux.0.b": (1,)})
+    run(checkpoint, Drop(r"aux\..*", "no auxiliary head"), Rename(r"a\.(.*)", r"x.\1"))
+
+    assert checkpoint.modules == {"": {"version": 0}, "x": {"version": 1}}
+    rows = {row.source: row.reason for row in checkpoint.ledger.rows()}
+    assert rows["modules/aux.0/version"] == rows["modules/aux/version"] == "all its tensors were dropped"
+
+
 def test_modules_stay_where_no_name_moved() -> None:
     checkpoint = with_modules("", "a", "b")
     run(checkpoint, Transpose(r"a\.w"), Add(r"a\.b", "a.count", buffer=True))
@@ -144,3 +153,11 @@ def test_a_parameter_that_leaves_the_model_takes_its_entry_along() -> None:
 @pytest.mark.parametrize("target", ["nowhere/x", "values", "model/", "progress/odd", "schedulers/7/x"])
 def test_an_item_that_cannot_be_put_is_a_problem(target: str) -> None:
     assert len(run(with_values(), Move(r"values/rng/cpu", target))) == 1
+
+
+def test_a_tensor_that_moves_within_the_model_keeps_its_place_there() -> None:
+    checkpoint = make(TWO, DECAY)
+
+    assert run(checkpoint, Move(r"model/a\.w", "model/z.w")) == []
+    assert list(checkpoint.model) == ["z.w", "a.b", "b.w", "b.b"]
+    assert [entry[0] for entry in state(checkpoint)] == ["z.w", "b.w", "a.b", "b.b"]

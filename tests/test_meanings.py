@@ -215,6 +215,14 @@ def test_arrays_of_objects_and_text_become_nested_lists() -> None:
         assert read(pickle.dumps(np.array([b"a", b"bcd"]), protocol)) == [b"a", b"bcd"]
 
 
+@pytest.mark.parametrize("protocol", range(6))
+def test_a_structured_dtype_stays_inert_wherever_it_is_shared(protocol: int) -> None:
+    dtype = np.dtype([("a", "f4"), ("b", "i8", (2,))])
+    tree = read(pickle.dumps([dtype, np.zeros(2, dtype), dtype, np.zeros(3, dtype)], protocol))
+
+    assert [(node.kind, node.path) for node in tree] == [("object", "numpy.dtype"), ("object", "numpy.ndarray")] * 2
+
+
 def test_structured_arrays_and_subclasses_stay_inert() -> None:
     for value in (
         np.zeros(2, [("a", "i4"), ("b", "f8", (2,))]),
@@ -275,7 +283,8 @@ assert load({data!r}, meanings=STANDARD).value == [0.1, 3, "2024-01-02"]
 def test_a_scheduler_method_is_inert_and_no_reason_to_refuse() -> None:
     of_class = b"c__builtin__\ngetattr\n(ctorch.optim.lr_scheduler\nOneCycleLR\nS'_annealing_cos'\ntR."
     of_object = b"c__builtin__\ngetattr\n(ctorch.optim.lr_scheduler\nOneCycleLR\n)\x81S'_annealing_cos'\ntR."
-    for data in (of_class, of_object):
+    of_ones_own = b"c__builtin__\ngetattr\n(ctrain\nWarmup\n)\x81S'_annealing_cos'\ntR."
+    for data in (of_class, of_object, of_ones_own):
         loaded = load(data, meanings={**STANDARD, **FOREIGN_CLASSES})
 
         assert (loaded.value.kind, loaded.value.path, loaded.calls) == ("object", "builtins.getattr", ())
@@ -288,6 +297,8 @@ def test_a_scheduler_method_is_inert_and_no_reason_to_refuse() -> None:
         b"ctorch.optim.lr_scheduler.evil\nX\n",
         b"cevil_lr_scheduler\nX\n",
         b"cos\nsystem\n)R",
+        b"ctorch._C\nFileStore\n",
+        b"ctorch\nload\n",
         b"S'text'\n",
     ],
 )
@@ -298,7 +309,16 @@ def test_any_other_getattr_is_a_call_that_is_refused(target: bytes) -> None:
     assert loaded.calls[-1][1] is loaded.value
 
 
-def test_listed_enums_and_torch_1_0_backends_are_inert_objects() -> None:
+def test_a_function_of_torch_is_inert_and_no_reason_to_refuse_but_a_call_of_it_is() -> None:
+    relu = b"c__builtin__\ngetattr\n(ctorch._C\n_VariableFunctionsClass\nS'from_file'\ntR"
+    bare = load(relu + b".", meanings={**STANDARD, **FOREIGN_CLASSES})
+    called = load(relu + b"(S'/etc/passwd'\ntR.", meanings={**STANDARD, **FOREIGN_CLASSES})
+
+    assert (bare.value.kind, bare.calls) == ("object", ())
+    assert (called.value.kind, called.value.path) == ("call", "builtins.getattr()")
+
+
+def test_a_member_of_a_listed_enum_is_its_value_and_torch_1_0_backends_are_inert_objects() -> None:
     enum = load(
         b"ctransformers.trainer_utils\nIntervalStrategy\n(S'steps'\ntR.", meanings={**STANDARD, **FOREIGN_CLASSES}
     )
@@ -306,7 +326,7 @@ def test_listed_enums_and_torch_1_0_backends_are_inert_objects() -> None:
         b"ctorch.nn.backends.thnn\n_get_thnn_function_backend\n)R.", meanings={**STANDARD, **FOREIGN_CLASSES}
     )
 
-    assert (enum.value.kind, enum.value.args, enum.calls) == ("object", ("steps",), ())
+    assert (enum.value, enum.calls) == ("steps", ())
     assert (backend.value.kind, backend.calls) == ("object", ())
 
 

@@ -108,11 +108,31 @@ def test_what_was_dropped_does_not_come_back() -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: Rename("(", "a"), lambda: Rename("a", r"\1"), lambda: Rename("(a)", r"\2"), lambda: Drop("[", "x")]
+    "make",
+    [
+        lambda: Rename("(", "a"),
+        lambda: Rename("a", r"\1"),
+        lambda: Rename("(a)", r"\2"),
+        lambda: Rename(5, 6),  # type: ignore[arg-type] # what a maintainer may write
+        lambda: Rename({"a": 6}),  # type: ignore[dict-item] # same
+        lambda: Drop("[", "x"),
+        lambda: Rename("a", "b", back=("(", "a")),
+        lambda: Rename("a", "b", back=("(a)", r"\2")),
+    ],
 )
 def test_a_wrong_pattern_or_template_is_refused_where_it_is_written(make: object) -> None:
     with pytest.raises(UsageError, match="pattern"):
-        make()  # type: ignore[operator] # one of the four lambdas
+        make()  # type: ignore[operator] # one of the lambdas
+
+
+def test_names_of_something_that_does_not_exist_are_refused_where_they_are_written() -> None:
+    with pytest.raises(UsageError, match="on='slot': expected model, slots, values, items"):
+        Rename("a", "b", on="slot")  # type: ignore[arg-type] # what a maintainer may write
+
+
+def test_a_drop_says_why() -> None:
+    with pytest.raises(UsageError, match="does not say why"):
+        Drop("a", " ")
 
 
 def test_a_template_may_name_any_group_even_an_optional_one() -> None:
@@ -147,6 +167,19 @@ def test_a_number_that_is_skipped_is_a_missing_member() -> None:
     assert many_to_one(["e.0.w", "e.1.w", "e.3.w"], [r"e\.\d+\.w"], "e.w")[0].missing == ("e.2.w",)
 
 
+def test_what_a_file_claims_of_numbers_costs_nothing() -> None:
+    names = ["e.0.w", "e.99999999999999999.w", f"e.{'9' * 6000}.w", "e.\u0663.w"]
+
+    assert len(skipped(names[:2])) == 100
+    assert many_to_one(names, [r"e\.\d+\.w"], "e.w")[0].sources[0] == "e.0.w"
+
+
+def test_among_many_exact_names_and_patterns_the_first_that_matches_counts() -> None:
+    operation = Rename({r"a\.0": "zero", r"a\.\d": "digit", r"a\.1": "one", **{f"b{n}": f"c{n}" for n in range(50)}})
+
+    assert renamed(operation, ["a.0", "a.1", "b7", "x"]) == {"a.0": "zero", "a.1": "digit", "b7": "c7"}
+
+
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=20, unique=True))
 def test_names_sort_by_their_numbers(numbers: list[int]) -> None:
     ordered = sorted((f"h.{n}.w" for n in numbers), key=numeral)
@@ -169,6 +202,8 @@ def test_a_literal_pattern_is_the_one_text_that_it_matches(text: str) -> None:
 def test_a_spelling_is_what_an_author_would_write() -> None:
     assert Rename("a", "b", optional=True).describe() == "Rename('a', 'b', optional=True)"
     assert Drop("a", reason="gone").describe() == "Drop('a', 'gone')"
+    assert Drop("a", "gone", optional=True).describe() == "Drop('a', 'gone', optional=True)"
+    assert Rename("a", "b", ("b", "a")).describe() == "Rename('a', 'b', back=('b', 'a'))"
 
 
 def test_plain_values_hold_only_what_was_declared() -> None:

@@ -22,7 +22,7 @@ from ckptmigrate.files import Disk
 from ckptmigrate.format import Parts, ReadOptions
 from ckptmigrate.formats import torch_legacy
 from ckptmigrate.tensor import Tensor
-from ckptmigrate.values import Inert, Ordered, spell, walk
+from ckptmigrate.values import Inert, spell, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -222,95 +222,10 @@ def test_byte_strings_of_python_2_are_text_where_they_decode_and_bytes_where_not
     assert tree["name"] == "ż"
 
 
-class Net(torch.nn.Module):  # type: ignore[misc] # torch's types are skipped
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = torch.nn.Linear(2, 3)
-        self.norm = torch.nn.BatchNorm1d(3)
-        self.tied = self.a
-        self.register_buffer("gone", torch.ones(1), persistent=False)
-        self.register_buffer("kept", torch.arange(2))
-        self.register_parameter("none", None)
-        self.rnn = torch.nn.LSTM(2, 3, bidirectional=True)
-        self.list = torch.nn.ParameterList([torch.nn.Parameter(torch.ones(2))])
-
-
-def with_modules() -> Any:
-    net = Net()
-    return {"model": net, "parallel": torch.nn.DataParallel(torch.nn.Linear(2, 2)), "epoch": 3}
-
-
-@pytest.mark.filterwarnings("ignore:Couldn't retrieve source")
-@pytest.mark.parametrize("zipped", [True, False])
-def test_a_whole_module_is_its_state_dict_in_torchs_order_with_roles_and_ties(
-    zipped: bool, disk: Disk, tmp_path: Path
-) -> None:
-    obj = with_modules()
-    path = tmp_path / "a.pt"
-    torch.save(obj, path, _use_new_zipfile_serialization=zipped)
-    from ckptmigrate.formats import torch_zip
-
-    parts = (torch_zip if zipped else torch_legacy).read(disk.open(path), ReadOptions())
-    found, expected = parts.tree["model"], obj["model"].state_dict()
-
-    assert isinstance(found, Ordered)
-    assert list(found) == list(expected)
-    assert all(np.array_equal(found[name].numpy(), value.numpy()) for name, value in expected.items())
-    assert {name: tensor.role for name, tensor in found.items()} == {
-        name: "parameter" if name in dict(obj["model"].named_parameters(remove_duplicate=False)) else "buffer" for name in expected
-    }  # fmt: skip
-    assert found["a.weight"].promise == found["tied.weight"].promise
-    assert list(parts.tree["parallel"]) == ["weight", "bias"]
-    assert parts.tree["epoch"] == 3
-
-
-@pytest.mark.filterwarnings("ignore:Couldn't retrieve source")
-def test_a_modules_class_is_told_by_key_path_and_its_source_is_nowhere(read: Callable[..., Parts]) -> None:
-    data = saved({"model": Net()})
-    parts = read(data)
-    everything = repr(list(walk(parts.tree))) + repr(parts.facts) + repr(parts.warnings)
-
-    assert b"register_buffer" in data  # the stream holds the source text, and the author's path
-    assert "register_buffer" not in everything
-    assert Path(__file__).name not in everything
-    assert parts.facts["modules"]["model"].endswith(".Net")
-    assert parts.facts["modules"]["model/a"] == "torch.nn.modules.linear.Linear"
-    assert any(
-        "read as its state dict; a loader that expects the object must change" in text for text in parts.warnings
-    )
-
-
 def _hostile(pickled: bytes) -> bytes:
     """Put another object pickle into a stream without storages."""
     system = {"protocol_version": 1001, "little_endian": True, "type_sizes": {"short": 2, "int": 4, "long": 4}}
     return b"".join(pickle.dumps(one, 2) for one in (MAGIC, 1001, system)) + pickled + pickle.dumps([], 2)
-
-
-MODULE = b"cgone\nNet\n)\x81}(X\13\0\0\0_parameters}X\10\0\0\0_buffers}X\10\0\0\0_modules"
-
-
-def test_a_module_that_holds_itself_is_a_fault(read: Callable[..., Parts]) -> None:
-    ring = b"\x80\2cgone\nNet\n)\x81q\0}(X\13\0\0\0_parameters}X\10\0\0\0_buffers}X\10\0\0\0_modules}X\1\0\0\0ah\0sub."
-    tree = read(_hostile(ring)).tree
-
-    assert "holds itself" in faults(tree)["a"]
-
-
-def test_modules_that_double_at_every_level_are_refused_quickly(read: Callable[..., Parts]) -> None:
-    state = torch.nn.Linear(1, 1)
-    for _ in range(60):
-        state = torch.nn.Sequential(state, state)
-
-    with pytest.raises(CkptError, match=r"names|deep"):
-        read(saved(state))
-
-
-def test_a_call_within_what_a_module_holds_beside_tensors_is_refused_by_name(read: Callable[..., Parts]) -> None:
-    evil = b"\x80\2" + MODULE + b"}X\4\0\0\0hookcos\nsystem\nX\4\0\0\0true\x85Rub."
-
-    with pytest.raises(CkptError, match=r"os\.system"):
-        read(_hostile(evil))
-    assert any("os.system" in text for text in read(_hostile(evil), inert_calls=True).warnings)
 
 
 def test_a_storage_that_was_pickled_without_torch_save_is_read_by_the_same_reader(read: Callable[..., Parts]) -> None:

@@ -1,9 +1,8 @@
-"""The torch zip writer: torch itself loads what is written, and lays the container out in the same bytes."""
+"""The torch zip writer: torch itself loads what is written; what it would not load is told."""
 
 from __future__ import annotations
 
 import io
-import json
 import shutil
 import zipfile
 import zlib
@@ -17,10 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.serialization import config
 
-from ckptmigrate.dtypes import BY_TORCH, F6_E2M3, F32, I64, QINT8, U8, U16, DType
+from ckptmigrate.dtypes import F6_E2M3, F32, I64, QINT8, U8, U16, DType
 from ckptmigrate.files import Disk, Late
-from ckptmigrate.format import Parts, WriteOptions
-from ckptmigrate.formats._torch_zip_archive import archive as lay_out_archive
+from ckptmigrate.format import Parts
 from ckptmigrate.formats._torch_zip_writer import lay_out
 from ckptmigrate.tensor import Quantisation, Tensor, View
 from ckptmigrate.values import NOTHING, Inert, Known, Ordered, Scalar
@@ -29,91 +27,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from ckptmigrate.files import Source
     from ckptmigrate.format import Blueprint
 
-DEFAULT, DUPLICATE = WriteOptions(), WriteOptions(ties="duplicate")
-WRITABLE = [dtype for dtype in BY_TORCH.values() if dtype.kind != "quantised" and hasattr(torch, dtype.torch or "")]
-
-
-class Desk:
-    """A folder, the disk that reads it, and the short ways that these tests need."""
-
-    def __init__(self, folder: Path, disk: Disk) -> None:
-        self.folder, self.disk, self.count = folder, disk, 0
-
-    def source(self, data: bytes) -> Source:
-        self.count += 1
-        path = self.folder / f"{self.count}.data"
-        path.write_bytes(data)
-        return self.disk.open(path)
-
-    def tensor(self, value: torch.Tensor, dtype: DType | None = None) -> Tensor:
-        kind = dtype or BY_TORCH[str(value.dtype).removeprefix("torch.")]
-        raw = bytes(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()) if value.numel() else b""
-        return Tensor(View.rows(self.source(raw or b"-").range(0, len(raw)), kind, tuple(value.shape)))
-
-    def write(self, tree: Any, options: WriteOptions = DEFAULT, notes: dict[str, Any] | None = None) -> Path:
-        blueprint = lay_out(Parts(tree=tree, notes=notes or {}), options, "m.pt")
-
-        assert blueprint.problems == []
-        assert blueprint.left_out == []
-
-        path = self.folder / "out.pt"
-        path.write_bytes(draw(blueprint))
-        return path
-
-    def load(self, tree: Any, options: WriteOptions = DEFAULT) -> Any:
-        return torch.load(self.write(tree, options), weights_only=True)
+from .torch_zip_desk import DEFAULT, DUPLICATE, WRITABLE, Desk, draw, equal
 
 
 @pytest.fixture(name="desk")
 def _desk(tmp_path: Path) -> Iterator[Desk]:
     with Disk() as disk:
         yield Desk(tmp_path, disk)
-
-
-def draw(blueprint: Blueprint) -> bytes:
-    ((name, pieces),) = blueprint.files.items()
-    data, crcs = bytearray(), list[int]()
-    for offset, piece in pieces:
-        assert offset == len(data)
-
-        if isinstance(piece, bytes):
-            data += piece
-        elif isinstance(piece, Late):
-            made = piece.make(crcs)
-
-            assert len(made) == piece.nbytes
-
-            data += made
-        else:
-            drawn = piece.read(0, piece.numel)
-            crcs.append(zlib.crc32(drawn))
-            data += drawn
-
-    assert len(data) == blueprint.sizes[name]
-
-    return bytes(data)
-
-
-def saved(value: Any) -> bytes:
-    stream = io.BytesIO()
-    torch.save(value, stream)
-    return stream.getvalue()
-
-
-def equal(left: Any, right: Any) -> bool:
-    if isinstance(left, torch.Tensor):
-        same = left.dtype == right.dtype and left.shape == right.shape and left.stride() == right.stride()
-        return bool(same and left.untyped_storage().tolist() == right.untyped_storage().tolist())
-    if type(left) is not type(right):
-        return False
-    if isinstance(left, dict):
-        return list(left) == list(right) and all(equal(left[key], right[key]) for key in left)
-    if isinstance(left, (list, tuple)):
-        return len(left) == len(right) and all(map(equal, left, right))
-    return bool(left == right) or (left != left and right != right)  # noqa: PLR0124 - nan
 
 
 # --- torch loads it
@@ -202,7 +124,7 @@ KNOWN: list[tuple[Any, Any]] = [
     (Known("torch.float8_e5m2"), torch.float8_e5m2),
     (Known("torch.per_channel_affine"), torch.per_channel_affine),
     (Known("builtins.complex", (1.0, -2.0)), 1 - 2j),
-    (Known("builtins.set", ([1, "a"],)), {1, "a"}),
+    (Known("builtins.set", ([1, 2],)), {1, 2}),  # numbers: text would be spelled in another order by each worker
     (Known("builtins.bytearray", (b"\x00\xff",)), bytearray(b"\x00\xff")),
     (Known("torch.serialization._get_layout", ("torch.sparse_coo",)), torch.sparse_coo),
     (Known("collections.Counter", ({"a": 2},)), Counter({"a": 2})),
@@ -281,119 +203,6 @@ def test_parameters_are_written_as_plain_tensors(desk: Desk) -> None:
     loaded = desk.load([Tensor(tensor.promise, role="parameter", id="fc.weight")])
 
     assert type(loaded[0]) is torch.Tensor
-
-
-# --- the container
-
-
-def test_the_container_is_byte_for_byte_torch_s() -> None:
-    state = OrderedDict((str(n), torch.arange(n, dtype=torch.uint8)) for n in (1, 0, 63, 64, 65, 2, 0, 500))
-    theirs = saved(state)
-    archive = zipfile.ZipFile(io.BytesIO(theirs))
-    pieces, size = lay_out_archive((info.filename, archive.read(info)) for info in archive.infolist())
-
-    assert draw_pieces(pieces) == theirs
-    assert size == len(theirs)
-
-
-def test_the_pickle_is_byte_for_byte_torch_s(desk: Desk) -> None:
-    model = torch.nn.ModuleDict(
-        {"conv": torch.nn.Conv2d(3, 4, 2), "bn": torch.nn.BatchNorm2d(4)}
-    )  # no name is a storage's key
-    state: Any = model.state_dict()
-    values = {"u": torch.ones(2, dtype=torch.uint16), "e": torch.zeros(2, 0), "lr": 0.1, "n": 3, "betas": (0.9, 0.999)}
-    theirs = zipfile.ZipFile(io.BytesIO(saved({"model": state, **values}))).read("archive/data.pkl")
-    tree: dict[str, Any] = {"model": Ordered({name: desk.tensor(value) for name, value in state.items()})}
-    tree["model"].attributes["_metadata"] = Ordered(state._metadata)
-    tree |= {key: desk.tensor(value) if isinstance(value, torch.Tensor) else value for key, value in values.items()}
-
-    assert zipfile.ZipFile(desk.write(tree)).read("archive/data.pkl") == theirs
-
-
-def draw_pieces(pieces: list[Any]) -> bytes:
-    return b"".join(piece if isinstance(piece, bytes) else piece.make([]) for _, piece in pieces)
-
-
-class Huge:
-    """A promise as large as it says, of which nothing is drawn."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.nbytes = nbytes
-
-
-@pytest.mark.parametrize(
-    "sizes",
-    [
-        (4_400_000_000, 12, 0, 4),
-        (0xFFFFFFFF, 5),
-        (0xFFFFFFFE, 5),
-        (10, 0xFFFFFFFF - 2000, 0, 300, 1),
-        (5_000_000_000, 4_300_000_000, 0),
-    ],
-)
-def test_zip64_fields_stand_where_torch_puts_them(desk: Desk, sizes: tuple[int, ...]) -> None:
-    path = desk.folder / "archive"
-    with torch.serialization.skip_data():  # headers only: the data are holes
-        torch.save([torch.empty(size, dtype=torch.uint8) for size in sizes], path)
-    archive = zipfile.ZipFile(path)
-    drawn = (Huge(info.file_size) if "/data/" in info.filename else archive.read(info) for info in archive.infolist())
-    members: Any = zip(archive.namelist(), drawn, strict=True)
-    laid: Any = lay_out_archive(members)
-    pieces, size = laid
-
-    assert size == path.stat().st_size
-
-    with path.open("rb") as stream:
-        for offset, piece in pieces:
-            if not isinstance(piece, Huge):
-                ours = piece.make([0] * len(sizes)) if isinstance(piece, Late) else piece
-                stream.seek(offset)
-
-                assert stream.read(len(ours)) == ours
-
-
-def test_python_s_zipfile_finds_every_crc_right(desk: Desk) -> None:
-    path = desk.write([desk.tensor(torch.arange(n, dtype=torch.uint8)) for n in (1, 0, 1000)], notes={"a": 1})
-
-    assert zipfile.ZipFile(path).testzip() is None
-
-
-def test_every_member_starts_on_the_alignment(desk: Desk) -> None:
-    tree = [desk.tensor(torch.arange(n, dtype=torch.uint8)) for n in range(130)]
-    blueprint = lay_out(Parts(tree=tree), DEFAULT, "m.pt")
-    offsets = [offset for offset, piece in blueprint.files["m.pt"] if isinstance(piece, View)]
-
-    assert len(offsets) == 130
-    assert {offset % 64 for offset in offsets} == {0}
-
-
-def test_the_same_tree_gives_the_same_bytes_whatever_the_name(desk: Desk) -> None:
-    tree = {"a": desk.tensor(torch.arange(3.0)), "b": [1, {"c": None}]}
-
-    assert draw(lay_out(Parts(tree=tree), DEFAULT, "x.pt")) == draw(lay_out(Parts(tree=tree), DEFAULT, "y.pt"))
-
-
-def test_notes_are_a_member_of_their_own_and_absent_from_a_bare_file(desk: Desk) -> None:
-    tree = {"a": desk.tensor(torch.arange(3.0))}
-    archive = zipfile.ZipFile(desk.write(tree, notes={"versions": {"é": "1"}}))
-
-    assert json.loads(archive.read("archive/.data/ckptmigrate.json")) == {"versions": {"é": "1"}}
-
-    bare = zipfile.ZipFile(desk.write(tree, WriteOptions(bare=True), notes={"versions": {}}))
-
-    assert bare.namelist() == [
-        "archive/data.pkl", "archive/.format_version", "archive/.storage_alignment", "archive/byteorder",
-        "archive/data/0", "archive/version",
-    ]  # fmt: skip
-
-
-def test_h11_the_version_is_3_and_the_pickle_protocol_2(desk: Desk) -> None:
-    archive = zipfile.ZipFile(desk.write({"w": desk.tensor(torch.ones(1))}))
-
-    assert archive.read("archive/version") == b"3\n"
-    assert archive.read("archive/data.pkl")[:2] == b"\x80\x02"
-    assert b"_rebuild_tensor_v2" in archive.read("archive/data.pkl")
-    assert {info.compress_type for info in archive.infolist()} == {zipfile.ZIP_STORED}
 
 
 # --- what cannot be written

@@ -147,16 +147,20 @@ class Cast(Spelled):
 
 @dataclass(frozen=True)
 class Order(Spelled):
+    """The names that are given in this order, at the places of any of them; all others stay where they are."""
+
     names: tuple[str, ...]
     optional: bool = False
     on: ClassVar[Any] = "model"
     traits: ClassVar[Traits] = Traits(keeps_id=True)
 
     def match(self, names: Mapping[str, Any]) -> list[Group]:
-        return [Group(tuple(names), self.names)]
+        ordered = iter(self.names)
+        final = tuple(next(ordered) if name in self.names else name for name in names)
+        return [Group(final, final)]
 
     def tensors(self, sources: tuple[Any, ...]) -> tuple[Any, ...]:
-        raise NotImplementedError
+        return sources
 
 
 @dataclass(frozen=True)

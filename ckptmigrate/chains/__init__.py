@@ -11,41 +11,32 @@ on names as its predecessors left them, and all problems are known before anythi
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
-
-from packaging.version import InvalidVersion, Version
+from typing import TYPE_CHECKING, Any
 
 from ckptmigrate import engine, registry
 from ckptmigrate.checkpoint import Applied, Stamp
 from ckptmigrate.errors import CkptError, PlanError, VersionError
 from ckptmigrate.marks import facts
 
-from .catalog import Catalog, Project, Step, project, versions_of
+from .catalog import Catalog
+from .place import BEFORE, Place, held, locate, marked, public
+from .project import Project, project
 from .sketch import sketched
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from packaging.version import Version
 
     from ckptmigrate.checkpoint import Checkpoint
     from ckptmigrate.engine import Direction, Ties
     from ckptmigrate.format import Family
     from ckptmigrate.migrator import Chain, Migrator
 
+    from .catalog import Step
+
 __all__ = ["Catalog", "Place", "Plan", "Planned", "Project", "locate", "plan", "project", "upgrade"]
-
-BEFORE = Version("0")  # the place before the first step
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a checkpoint stands in one chain. ``version`` None: nothing tells, ``why`` says so; ``text``: as it was found."""
-
-    version: Version | None
-    how: Literal["stamp", "layout", "marks", "said", "unknown"]
-    text: str | None = None
-    why: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,40 +86,6 @@ class Plan:
         checkpoint.stamp = replace(checkpoint.stamp, versions=versions)
         _write_keys(checkpoint, self.stamps)
         return problems
-
-
-def locate(checkpoint: Checkpoint, chain: Chain, steps: Sequence[Step], said: str | None = None) -> Place:
-    """Tell where a checkpoint stands in a chain: what was said, its stamp, its layout's or format's own version, else its marks.
-
-    Two of them that disagree are a VersionError that names both.
-    """
-    found: list[tuple[Literal["stamp", "layout", "said"], str, str]] = []
-    if chain.name in checkpoint.stamp.versions:
-        found.append(("stamp", "its stamp", str(checkpoint.stamp.versions[chain.name])))
-    found += [("layout", "the file's own version", text) for text in _own_versions(checkpoint, chain.name)]
-    if said is not None:
-        found.append(("said", "--from", said))
-    readable = [(how, whose, text, version) for how, whose, text in found if (version := public(text)) is not None]
-    for (_, one, text, version), (_, other, second, different) in itertools.pairwise(readable):
-        if version != different:
-            raise VersionError(
-                f"chain {chain.name}: {one} says {text}, {other} says {second}", chain=chain.name, said=(text, second)
-            )
-    if readable:
-        how, _, text, version = readable[0]
-        return Place(_settled(checkpoint, version, steps), how, text)
-    if found:
-        _, whose, text = found[-1]
-        return Place(None, "unknown", text, f"{whose} says {text!r}, which is no version (PEP 440)")
-    return _by_marks(checkpoint, steps)
-
-
-def public(text: str) -> Version | None:
-    """Give the public part of a version, by which all are compared; None for text that is none."""
-    try:
-        return Version(Version(text).public)
-    except InvalidVersion:
-        return None
 
 
 def plan(
@@ -184,18 +141,20 @@ class _Making:
         self.warnings: list[str] = []
 
     def run(self, projected: Sequence[str]) -> Plan:
-        installed = self.catalog.names()
-        stamped = self.checkpoint.stamp.versions
-        asked = [*projected, *self.said, *self.named]
-        self.notes += [f"chain {name}: not installed here, not checked" for name in stamped if name not in installed]
+        stamped, asked = sorted(self.checkpoint.stamp.versions), [*projected, *self.said]
+        absent = [name for name in stamped if name not in {*asked, *self.named} and not self.catalog.has(name)]
+        self.notes += [f"chain {name}: not installed here, not checked" for name in absent]
         automatic = [chain.name for chain in self.catalog.loaded() if chain.automatic]
-        order = dict.fromkeys([*automatic, *sorted(name for name in stamped if name in installed), *asked])
+        unasked = [name for name in (*automatic, *stamped, *asked) if name not in {*self.named, *absent}]
+        order = dict.fromkeys([*unasked, *self.named])  # what the call names, in the order in which it names it
         for name in order:
             try:
                 self._chain(name)
             except CkptError as error:
                 self.problems.append("; ".join([error.message, *error.hints]))
         idle = sorted(set(self.catalog.broken) - set(order))
+        unused = sorted(set(self.parameters) - {name for step in self.steps for name in step.parameters})
+        self.warnings += [f"--set {name}: no step that is taken needs it" for name in unused]
         self.warnings += [f"chain {name} does not load: {self.catalog.broken[name]}" for name in idle]
         return Plan(
             tuple(self.steps),
@@ -212,7 +171,7 @@ class _Making:
     def _chain(self, name: str) -> None:
         chain, steps = self.catalog.chain(name), self.catalog.steps(name)
         if chain.family not in (None, self.sketch.family):
-            if name in self.named:
+            if name in self.named or name in self.said:
                 self.problems.append(
                     f"chain {name} is for family {chain.family}, and the checkpoint is of {self.sketch.family}"
                 )
@@ -248,30 +207,29 @@ class _Making:
         name = chain.name
         if not chain.automatic and place.how != "marks":
             for step in steps:
-                if step.migrator.release <= standing and _marked(step.migrator, self.sketch):
+                if step.migrator.release <= standing and marked(step.migrator, self.sketch):
                     raise VersionError(
-                        f"chain {name}: {_source(place)} says {place.text}, and the marks of step {step.migrator.version} "
+                        f"chain {name}: {place.told}, and the marks of step {step.migrator.version} "
                         f"({step.where}) say that it is still needed",
                         chain=name,
                     )
-        taken = None
+        taken, before = None, len(self.problems)
         for step in steps:
             migrator = step.migrator
             if not standing < migrator.release <= target:
                 continue
-            if migrator.marks and not _marked(migrator, self.sketch):
+            if migrator.marks and not marked(migrator, self.sketch):
                 if chain.automatic:
                     continue
-                if not migrator.optional:
-                    where = f"{_source(place)} says {place.text}" if place.text else f"marks place it at {standing}"
+                if not migrator.optional and len(self.problems) == before:  # else a step before it left other names
                     raise VersionError(
-                        f"chain {name}: {where}, and the marks of step {migrator.version} ({step.where}) do not match",
+                        f"chain {name}: {place.told}, and the marks of step {migrator.version} ({step.where}) do not match",
                         chain=name,
                     )
             self._step(step, "up", self.parameters)
             taken = migrator
         if taken is not None:
-            self.stamps[name] = _held(steps, target) if chain.automatic else taken.version
+            self.stamps[name] = held(steps, target) if chain.automatic else taken.version
             if chain.crosses is not None:
                 self.crossings[name] = self.sketch.family = chain.crosses
                 self.family = registry.family(chain.crosses)
@@ -291,7 +249,7 @@ class _Making:
         for step in reversed(steps):
             if target < step.migrator.release <= standing:
                 self._step(step, "down", {**history.get((name, step.migrator.version), {}), **self.parameters})
-        self.stamps[name] = _held(steps, target)
+        self.stamps[name] = held(steps, target)
 
     def _step(self, step: Step, direction: Direction, parameters: Mapping[str, Any]) -> None:
         given, _ = engine.numbers(self.sketch, step.migrator, parameters)
@@ -300,13 +258,13 @@ class _Making:
         self.steps.append(planned)
 
     def _check_history(self, name: str, steps: Sequence[Step]) -> None:
-        known = versions_of(steps)
+        known = {step.migrator.version: step for step in steps}
         for applied in self.checkpoint.stamp.history:
             step = known.get(applied.version)
-            if applied.chain == name and step is not None and step.migrator.digest != applied.digest:
-                self.warnings.append(f"{step.migrator.name} was applied, and has changed since ({step.where})")
-            elif applied.chain == name and step is None:
+            if applied.chain == name and step is None:
                 self.warnings.append(f"{name} {applied.version} was applied, and is no step of the chain any more")
+            elif applied.chain == name and step is not None and step.migrator.digest != applied.digest:
+                self.warnings.append(f"{step.migrator.name} was applied, and has changed since ({step.where})")
 
     def _suggestions(self, done: set[str]) -> Iterator[str]:
         """Give the chains that nobody named and whose marks match in the file."""
@@ -314,7 +272,7 @@ class _Making:
             if chain.name in done or chain.automatic or chain.family not in (None, self.checkpoint.family):
                 continue
             for step in self.catalog.steps(chain.name):
-                if _marked(step.migrator, self.checkpoint):
+                if marked(step.migrator, self.checkpoint):
                     yield f"chain {chain.name} looks needed (step {step.migrator.version}); apply it with --chain {chain.name}"
                     break
 
@@ -337,12 +295,6 @@ def _take(checkpoint: Checkpoint, step: Planned, family: Family, ties: Ties) -> 
     return problems
 
 
-def _own_versions(checkpoint: Checkpoint, chain: str) -> Iterable[str]:
-    """Give the versions that the files' own keys and formats tell of a chain, each once."""
-    told = (versions.get(chain) for versions in facts(checkpoint, "versions") if isinstance(versions, dict))
-    return dict.fromkeys(str(version) for version in told if version is not None)
-
-
 def _write_keys(checkpoint: Checkpoint, stamps: Mapping[str, str]) -> None:
     """Write new versions where the file itself says them, so that key and stamp do not disagree."""
     for versions in facts(checkpoint, "versions"):
@@ -353,40 +305,3 @@ def _write_keys(checkpoint: Checkpoint, stamps: Mapping[str, str]) -> None:
         for holder in (checkpoint.values, *checkpoint.values.values()):
             if chain in stamps and isinstance(holder, dict) and isinstance(holder.get(key), str):
                 holder[key] = stamps[chain]
-
-
-def _settled(checkpoint: Checkpoint, version: Version, steps: Sequence[Step]) -> Version:
-    """Let marks decide for a pre-release of a step's own version: without them the step is done, and the place is its version."""
-    if version.is_prerelease:
-        for step in steps:
-            own = step.migrator.release == Version(version.base_version)
-            if own and step.migrator.marks and not _marked(step.migrator, checkpoint):
-                return step.migrator.release
-    return version
-
-
-def _by_marks(checkpoint: Checkpoint, steps: Sequence[Step]) -> Place:
-    """Place an unstamped checkpoint: before the earliest step whose marks match, at the head if none does, or ask."""
-    matching = [number for number, step in enumerate(steps) if _marked(step.migrator, checkpoint)]
-    earliest = matching[0] if matching else 0
-    blind = [step for step in steps[earliest:] if not step.migrator.marks]
-    if blind:
-        return Place(
-            None, "unknown", None, f"it has no stamp, and step {blind[0].migrator.version} has no marks to tell by"
-        )
-    held = steps[: matching[0]] if matching else steps
-    return Place(held[-1].migrator.release if held else BEFORE, "marks")
-
-
-def _held(steps: Sequence[Step], version: Version) -> str:
-    """Give the version of the last step that holds at a version, as it was written; "0" before the first."""
-    held = [step.migrator.version for step in steps if step.migrator.release <= version]
-    return held[-1] if held else str(BEFORE)
-
-
-def _marked(migrator: Migrator, checkpoint: Checkpoint) -> bool:
-    return bool(migrator.marks) and all(mark.holds(checkpoint) for mark in migrator.marks)
-
-
-def _source(place: Place) -> str:
-    return {"stamp": "its stamp", "layout": "the file's own version", "said": "--from"}.get(place.how, "nothing")

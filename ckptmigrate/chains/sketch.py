@@ -1,12 +1,11 @@
-"""A sketch: a checkpoint of the same promises whose containers are its own, to try steps on."""
+"""A sketch: a checkpoint of the same promises whose containers are its own, to try steps on. Its ledger is empty: a trial explains nothing."""
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ckptmigrate.checkpoint import Optimizer, Param
+from ckptmigrate.checkpoint import Ledger, Optimizer, Param
 from ckptmigrate.values import Ordered
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def sketched(checkpoint: Checkpoint) -> Checkpoint:
         values=_copied(checkpoint.values),
         progress=replace(checkpoint.progress),
         origin=replace(checkpoint.origin, facts=_copied(checkpoint.origin.facts)),
-        ledger=copy.deepcopy(checkpoint.ledger),
+        ledger=Ledger(),
     )
 
 

@@ -54,7 +54,8 @@ def apply(
     for operation in migrator.operations:
         bound, unresolved = bind(operation, given)
         where = f"{migrator.name}: {operation.describe()}"
-        problems += [f"{where}: nothing says what {name!r} is; set it with --set {name}=VALUE" for name in unresolved]
+        untold = [name for name in unresolved if name not in migrator.needs]  # of those it is said already
+        problems += [f"{where}: nothing says what {name!r} is; set it with --set {name}=VALUE" for name in untold]
         if unresolved:
             continue
         turned = bound.inverse() if direction == "down" else bound
@@ -126,7 +127,8 @@ def _on_model(
     changes = changes_of(operation, operation.match(before), before, say)
     if not changes:
         return
-    changes = [_with_ids(change, before, keeps=operation.traits.keeps_id) for change in changes]
+    numbered = any(tensor.id is not None for tensor in before.values())
+    changes = [_with_ids(change, keeps=operation.traits.keeps_id, numbered=numbered) for change in changes]
     after = placed(before, changes)
     _check_ids(changes, after, say)
     if not operation.traits.unties:
@@ -156,15 +158,15 @@ def _settle(
         follow(checkpoint, index, changes, before, family, operation, say, lead)
 
 
-def _with_ids(change: Change, model: Mapping[str, Tensor], *, keeps: bool) -> Change:
-    """Give targets the ids of the law: their source's, or one made of all source ids and the name, or of the name alone."""
+def _with_ids(change: Change, *, keeps: bool, numbered: bool) -> Change:
+    """Give targets the ids of the law: their source's, or one made of all source ids and the name, or, in a model with ids, of the name."""
     after = []
     for name, target, origin in zip(change.group.targets, change.after, change.origins, strict=True):
         sources = [change.before[i] for i in origin]
         if len(sources) == 1 and (keeps or sources[0].promise == target.promise):
             identity = sources[0].id
         elif not sources:
-            identity = made_id((), name) if any(t.id is not None for t in model.values()) else None
+            identity = made_id((), name) if numbered else None
         else:
             ids = [source.id for source in sources if source.id is not None]
             identity = made_id(ids, name) if ids else None
@@ -233,13 +235,22 @@ def _twin(
             continue
         if not group.sources and group.near is not None and group.near not in twin:
             continue
-        if lacking:
+        if lacking and not change.stays_without(lacking):
             say(f"twin {name} lacks {', '.join(lacking)}, which {', '.join(group.targets)} needs")
             continue
-        made = change_of(operation, group, twin, lambda message: say(f"twin {name}: {message}"))
+        made = (
+            change.among(twin)
+            if lacking
+            else change_of(operation, group, twin, lambda message: say(f"twin {name}: {message}"))
+        )
         if made is not None:
-            ids = (m.id if any(s.id is not None for s in made.before) else None for m in change.after)
-            own.append(replace(made, after=tuple(replace(t, id=i) for t, i in zip(made.after, ids, strict=True))))
+            ids = {target: tensor.id for target, tensor in zip(group.targets, change.after, strict=True)}
+            numbered = any(source.id is not None for source in made.before)
+            after = (
+                replace(tensor, id=ids[target] if numbered else None)
+                for target, tensor in zip(made.group.targets, made.after, strict=True)
+            )
+            own.append(replace(made, after=tuple(after)))
     own = without_collisions(own, twin, lambda message: say(f"twin {name}: {message}"))
     return placed(twin, own), own
 
@@ -273,6 +284,7 @@ def _note(checkpoint: Checkpoint, section: str, changes: Sequence[Change], lead:
 def _on_slots(checkpoint: Checkpoint, operation: Operation, say: Say, lead: str) -> None:
     """Apply an operation to the slots of every parameter; a pattern must match in one of them at least."""
     unmatched: set[str] | None = None
+    made: list[tuple[str, Sequence[Change]]] = []
     for index, optimizer in enumerate(checkpoint.optimizers):
         for position, param in enumerate(optimizer.params):
             if param.slots is None:
@@ -286,7 +298,8 @@ def _on_slots(checkpoint: Checkpoint, operation: Operation, say: Say, lead: str)
             changes = changes_of(operation, groups, values, functools.partial(_said, say, whom))
             if changes:
                 param.slots = {name: Slot(value) for name, value in placed(values, changes).items()}
-                _note_values(checkpoint, f"optimizers/{index}/{position}/", changes, lead)
+                made.append((f"optimizers/{index}/{position}/", changes))
+    _note_values(checkpoint, made, lead)
     if not operation.optional and (unmatched or unmatched is None):
         wanted = ", ".join(map(repr, sorted(unmatched or ()))) or "it"
         say(f"no slot matches {wanted}" if unmatched else "no optimizer has state that it could match")
@@ -313,12 +326,12 @@ def _on_items(
         return
     before = dict(checkpoint.model)
     tree.apply(changes, say)
-    _note_values(checkpoint, "", changes, lead)
+    _note_values(checkpoint, [("", changes)], lead)
     after = checkpoint.model
     if list(before.items()) != list(after.items()):
         checkpoint.model = before
         crossed = items.crossings(changes, before, after)
-        _settle(checkpoint, operation, family, trail, crossed, after, say, lead)
+        _settle(checkpoint, operation, family, trail, crossed, placed(before, crossed), say, lead)
         for name, twin in checkpoint.twins.items():
             for change in crossed:
                 for source in set(change.group.sources) - set(after) & set(twin):
@@ -326,17 +339,19 @@ def _on_items(
                     checkpoint.ledger.drop(f"twins/{name}/{source}", change.group.reason or lead)
 
 
-def _note_values(checkpoint: Checkpoint, prefix: str, changes: Sequence[Change], lead: str) -> None:
+def _note_values(checkpoint: Checkpoint, made: Sequence[tuple[str, Sequence[Change]]], lead: str) -> None:
+    """Account for changes of values and slots: per prefix of their items the changes below it."""
     ledger = checkpoint.ledger
     moves: dict[str, tuple[tuple[str, ...], How]] = {}
-    for change in changes:
+    found = ledger.under_all({prefix + source for prefix, cs in made for c in cs for source in c.group.sources})
+    for prefix, change in ((prefix, change) for prefix, changes in made for change in changes):
         group = change.group
         for i, source in enumerate(group.sources):
             into = change.into(i)
             same = all(value == change.before[i] for _, value in into)
             crosses = not prefix and any(_section(name) != _section(source) for name, _ in into)
             how: How = "derived" if not same else "moved" if crosses else "renamed"
-            for item in ledger.under(prefix + source):
+            for item in found.get(prefix + source, ()):
                 tail = item.removeprefix(prefix + source)
                 if not into:
                     ledger.drop(item, group.reason or lead)

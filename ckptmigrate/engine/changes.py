@@ -5,7 +5,7 @@ Every group that cannot be applied is a problem, said once, and skipped: its sou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ckptmigrate.errors import CkptError
@@ -13,7 +13,7 @@ from ckptmigrate.tensor import Joined, View
 from ckptmigrate.tensor.rules import Array
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from ckptmigrate.operations import Group, Operation
     from ckptmigrate.tensor import Promise
@@ -43,6 +43,26 @@ class Change:
             for origin, target in zip(self.origins, self.after, strict=True)
         )
 
+    def stays_without(self, lacking: Collection[str]) -> bool:
+        """Say whether it is the same change for fewer names: every source becomes targets of its own, byte for byte."""
+        if not self.moved:
+            return False
+        sources = {i for i, name in enumerate(self.group.sources) if name not in lacking}
+        return sources <= {i for (i,) in self.origins}
+
+    def among(self, names: Mapping[str, Any]) -> Change:
+        """Give the same change for those of its sources that are among these names; see ``stays_without``."""
+        sources = [i for i, name in enumerate(self.group.sources) if name in names]
+        targets = [j for j, (i,) in enumerate(self.origins) if i in sources]
+        before = tuple(names[self.group.sources[i]] for i in sources)
+        group = replace(
+            self.group,
+            sources=tuple(self.group.sources[i] for i in sources),
+            targets=tuple(self.group.targets[j] for j in targets),
+        )
+        origins = tuple((sources.index(self.origins[j][0]),) for j in targets)
+        return Change(group, before, tuple(before[i] for (i,) in origins), origins)
+
 
 def changes_of(operation: Operation, groups: Sequence[Group], names: Mapping[str, Any], say: Say) -> list[Change]:
     """Give the groups that can be applied; every one that cannot is a problem."""
@@ -53,6 +73,9 @@ def changes_of(operation: Operation, groups: Sequence[Group], names: Mapping[str
                 say(f"nothing matches {', '.join(map(repr, group.missing))}")
             continue
         whom = ", ".join(group.targets or group.sources)
+        if "" in group.targets:
+            say(f"{', '.join(group.sources)}: would have no name")
+            continue
         if group.missing:
             say(f"{whom}: missing of its group: {', '.join(map(repr, group.missing))}")
             continue
@@ -96,30 +119,38 @@ def _origin(group: Group, sources: tuple[Any, ...], name: str, target: Any) -> t
     return (own[0],) if own else (same[0],) if same else tuple(range(len(sources)))
 
 
-def without_collisions(changes: list[Change], names: Mapping[str, Any], say: Say) -> list[Change]:
+def without_collisions(changes: Sequence[Change], names: Mapping[str, Any], say: Say) -> list[Change]:
     """Take out what would give one name twice; a change taken out leaves its sources standing, which others may then hit."""
-    while True:
-        staying = names.keys() - {name for change in changes for name in change.group.sources}
-        seen: dict[str, str] = {}
-        kept = []
-        for change in changes:
-            whom = ", ".join(change.group.sources) or "the added tensor"
-            hit = next((t for t in change.group.targets if t in staying or t in seen), None)
-            if hit is None and len(set(change.group.targets)) < len(change.group.targets):
-                hit = next(t for t in change.group.targets if change.group.targets.count(t) > 1)
-                say(f"{whom}: {hit} is named twice")
-            elif hit is not None:
-                say(
-                    f"{whom}: {hit} exists already"
-                    if hit in staying
-                    else f"{seen[hit]} and {whom} would both become {hit}"
-                )
-            else:
-                seen.update(dict.fromkeys(change.group.targets, whom))
-                kept.append(change)
-        if len(kept) == len(changes):
-            return kept
-        changes = kept
+    staying = names.keys() - {name for change in changes for name in change.group.sources}
+    kept: dict[int, Change] = {}
+    giver: dict[str, int] = {}  # target -> the number of the change that gives it
+    lost: list[Change] = []
+    for number, change in enumerate(changes):
+        targets, whom = change.group.targets, _whom(change)
+        hit = next((t for t in targets if t in staying or t in giver), None)
+        twice = next((t for t in targets if targets.count(t) > 1), None) if len(set(targets)) < len(targets) else None
+        if hit is None and twice is None:
+            kept[number] = change
+            giver.update(dict.fromkeys(targets, number))
+            continue
+        lost.append(change)
+        if hit is None:
+            say(f"{whom}: {twice} is named twice")
+        elif hit in staying:
+            say(f"{whom}: {hit} exists already")
+        else:
+            say(f"{_whom(changes[giver[hit]])} and {whom} would both become {hit}")
+    while lost:
+        for source in lost.pop().group.sources:
+            hitting = giver.get(source)
+            if hitting in kept:
+                say(f"{_whom(kept[hitting])}: {source} exists already")
+                lost.append(kept.pop(hitting))
+    return list(kept.values())
+
+
+def _whom(change: Change) -> str:
+    return ", ".join(change.group.sources) or "the added tensor"
 
 
 def placed(before: Mapping[str, Any], changes: Sequence[Change]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ the family's table, by shape only where the name is unknown and the shape tells.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -127,11 +128,11 @@ class _Walk:
         self.out = [[_Entry(param, (position,))] for position, param in enumerate(params)]
         self.lost: dict[int, str] = {}  # position -> why nothing carries its state
         self.held = {before[n].promise: n for n in self.position if n in before and is_look(before[n].promise)}
-        self.first: dict[Promise, str] = {}  # bytes -> the first name that has them after the operation
-        self.tied: set[Promise] = set()
+        self.sharing: dict[Promise, list[str]] = {}  # bytes -> the names that have them after the operation
         for name, tensor in after.items():
-            if is_look(tensor.promise) and self.first.setdefault(tensor.promise, name) != name:
-                self.tied.add(tensor.promise)
+            if is_look(tensor.promise):
+                self.sharing.setdefault(tensor.promise, []).append(name)
+        self.named = Counter(param.name for param in params)  # the names that have an entry as it stands
         self.rank = {name: rank for rank, name in enumerate(before)}
 
     def run(self, changes: Sequence[Change]) -> None:
@@ -167,11 +168,12 @@ class _Walk:
             position = self.position.get(source)
             if position is None:
                 continue
-            heir = self.first.get(tensor.promise)
+            heir = next(iter(self.sharing.get(tensor.promise, ())), None)
             if heir is None or heir in self.position:
-                self.out[position], self.lost[position] = [], change.group.reason or self.lead
+                self._set(position, [])
+                self.lost[position] = change.group.reason or self.lead
             else:
-                self.out[position] = [_Entry(self._renamed(position, source, heir), (position,))]
+                self._set(position, [_Entry(self._renamed(position, source, heir), (position,))])
                 self.checkpoint.ledger.notes.append(
                     f"the optimizer state of {source} goes to {heir}, which is tied to it"
                 )
@@ -186,14 +188,15 @@ class _Walk:
             if position is None:
                 continue
             if self.family.is_buffer(name, target):
-                self.out[position], self.lost[position] = [], f"{name} is a buffer"
+                self._set(position, [])
+                self.lost[position] = f"{name} is a buffer"
             elif position not in taken:
                 entries.append(_Entry(self._renamed(position, source, name), (position,)))
                 taken[position] = name
         for source in change.group.sources:
             position = self.position.get(source)
             if position is not None and position not in taken:
-                self.out[position] = []
+                self._set(position, [])
                 self.lost.setdefault(position, self.lead)
         if len(entries) > 1:
             entries = self._in_order(entries)
@@ -264,10 +267,7 @@ class _Walk:
 
     def _counted(self, name: str, tensor: Tensor) -> bool:
         """Say whether another name with an entry is tied to this one: a tied set is counted once."""
-        if tensor.promise not in self.tied:
-            return False
-        others = {entry.param.name for entries in self.out for entry in entries} - {name}
-        return any(other in self.after and self.after[other].promise == tensor.promise for other in others if other)
+        return any(other != name and self.named[other] for other in self.sharing.get(tensor.promise, ()))
 
     def _add(self, added: Sequence[tuple[str, str | None]]) -> None:
         """Give added parameters an entry after their neighbour's: the given one, else the parameter beside them in the model."""
@@ -288,7 +288,7 @@ class _Walk:
             position, other = at[beside]
             entry = _Entry(Param(name, other.by, tensor.id, other.group, None), ())
             place = [e.param.name for e in self.out[position]].index(beside)
-            self.out[position].insert(place + 1, entry)
+            self._set(position, [*self.out[position][: place + 1], entry, *self.out[position][place + 1 :]])
             at[name] = position, entry.param
 
     def _neighbour(self, names: Sequence[str], at: int) -> str | None:
@@ -314,9 +314,15 @@ class _Walk:
         first: dict[int, int] = {}
         for position in positions:
             first.setdefault(self.optimizer.params[position].group, position)
-            self.out[position] = []
-        for entry in entries:
-            self.out[first[entry.param.group]].append(entry)
+            self._set(position, [])
+        for group, position in first.items():
+            self._set(position, [entry for entry in entries if entry.param.group == group])
+
+    def _set(self, position: int, entries: list[_Entry]) -> None:
+        """Let these entries stand where one stood."""
+        self.named.subtract(entry.param.name for entry in self.out[position])
+        self.named.update(entry.param.name for entry in entries)
+        self.out[position] = entries
 
     def _write(self) -> None:
         entries = [entry for slot in self.out for entry in slot]

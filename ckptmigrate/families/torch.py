@@ -88,7 +88,9 @@ def pack(section: str, value: Any, checkpoint: Checkpoint) -> Parts:
 
 
 def section(parts: Parts) -> str | None:
-    """Tell an optimizer's or a scheduler's file from the rest, for a file alone."""
+    """Tell an optimizer's or a scheduler's file from the rest, for a file alone; tensors by name are a model."""
+    if parts.tensors is not None:
+        return "model"
     if _is_optimizer(parts.tree):
         return "optimizers"
     if _is_scheduler(parts.tree) and not any(isinstance(v, Tensor | dict) for v in parts.tree.values()):

@@ -67,6 +67,8 @@ class Out:
     What is compared with what: a window copied in the kernel, read again from its source, with the output; a window that passed
     through this process, as it was drawn, with the output. A difference is a VerificationError, a member whose CRC is not what
     its container says a CorruptError (data: ``member``); both are raised by a later call, at the latest by ``close``.
+    CRCs are of what was drawn, so that a reader finds what the disk made of it. Without ``verify`` nothing written is read again
+    and no member checked; sources are read a second time for the CRCs of what the kernel copied, if ``crc`` asks for them.
     """
 
     laid: dict[Drawable, list[tuple[int, int]]]
@@ -274,25 +276,20 @@ class Out:
     def _compare_copied(
         self, buffer: memoryview, source: int, start: int, offset: int, nbytes: int, index: int | None
     ) -> None:
-        """Read a window of the source again, and compare the output with it."""
-        digest = None
-        if self._verify:
-            given = buffer[:nbytes]
-            if not fill_buffer(source, start, given):
-                raise ChangedError("a source became shorter while it was copied", path=self.name)
-            digest = xxh3_128_digest(given)
-        self._compare_written(buffer, offset, nbytes, digest, index)
-
-    def _compare_written(
-        self, buffer: memoryview, offset: int, nbytes: int, digest: bytes | None, index: int | None = None
-    ) -> None:
-        """Read a window of the output, compare it with the digest of what it was made from, and take it into a CRC."""
-        written = buffer[:nbytes]
-        there = fill_buffer(self._descriptor, offset, written)
-        if digest is not None and (not there or xxh3_128_digest(written) != digest):
-            raise self._difference(offset, nbytes)
+        """Read a window of the source again, take it into a CRC, and compare the output with it."""
+        given = buffer[:nbytes]
+        if not fill_buffer(source, start, given):
+            raise ChangedError("a source became shorter while it was copied", path=self.name)
         if index is not None:
-            self._crcs[index] = crc32(written, self._crcs[index])
+            self._crcs[index] = crc32(given, self._crcs[index])
+        if self._verify:
+            self._compare_written(buffer, offset, nbytes, xxh3_128_digest(given))
+
+    def _compare_written(self, buffer: memoryview, offset: int, nbytes: int, digest: bytes) -> None:
+        """Read a window of the output, and compare it with the digest of what it was made from."""
+        written = buffer[:nbytes]
+        if not fill_buffer(self._descriptor, offset, written) or xxh3_128_digest(written) != digest:
+            raise self._difference(offset, nbytes)
 
     def _difference(self, offset: int, nbytes: int) -> VerificationError:
         message = f"bytes {offset:,} to {offset + nbytes:,} are not what was read from the source"

@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import tempfile
 from errno import EDQUOT, ENOSPC
-from threading import RLock
-from typing import TYPE_CHECKING, BinaryIO, TypeAlias, cast
+from threading import Lock, RLock
+from typing import TYPE_CHECKING, TypeAlias
 
-from ckptmigrate.errors import CkptError, CorruptError, SpaceError
+from ckptmigrate.errors import CkptError, CorruptError, SpaceError, reading
 from ckptmigrate.limits import KiB, MiB
+
+from .descriptors import Descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +25,7 @@ Data: TypeAlias = "bytes | bytearray | memoryview"
 Fill: TypeAlias = "Callable[[Callable[[memoryview | bytes], None]], None]"
 """What makes the bytes of a region: it is given ``write`` and calls it as often as it likes."""
 
+LEFT = "cannot be read: its checkpoint was left"
 PAGE = 4 * KiB  # regions start on pages, so that copies out of them do too
 
 
@@ -31,8 +34,10 @@ class Scratch:
 
     def __init__(self, folder: Path | str | None) -> None:
         self._folder = folder
-        self._file: BinaryIO | None = None
+        self._opened: Descriptor | None = None
+        self._closed = False
         self._end = 0
+        self._lock = Lock()
 
     @property
     def folder(self) -> Path | str:
@@ -41,30 +46,38 @@ class Scratch:
 
     def reserve(self, nbytes: int) -> int:
         """Give the offset of a region that nothing else will be written to."""
-        if self._file is None:
-            try:
-                made = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115 - it lives until close
-                self._file = cast("BinaryIO", made)
-            except OSError as error:
-                folder = str(self.folder)
-                hint = "name a writable folder with --scratch, or in TMPDIR"
-                raise CkptError(
-                    f"no scratch file can be made here: {error.strerror}", path=folder, hint=hint
-                ) from error
-        start = self._end
-        self._end = start + -(-nbytes // PAGE) * PAGE
-        return start
+        with self._lock:
+            if self._opened is None:
+                self._opened = self._make()
+            start = self._end
+            self._end = start + -(-nbytes // PAGE) * PAGE
+            return start
+
+    def _make(self) -> Descriptor:
+        if self._closed:
+            raise CkptError(LEFT)
+        try:
+            with tempfile.TemporaryFile(dir=self._folder, buffering=0) as made:
+                return Descriptor(os.dup(made.fileno()))
+        except OSError as error:
+            raise self.unusable(error) from error
+
+    def unusable(self, error: OSError) -> CkptError:
+        """Give the error that says that the folder takes no scratch."""
+        hint = "name a writable folder with --scratch, or in TMPDIR"
+        return CkptError(f"no scratch file can be made here: {error.strerror}", path=str(self.folder), hint=hint)
 
     def shrink(self, start: int, reserved: int, used: int) -> None:
         """Hand back what a region did not use, when nothing lies behind it yet."""
-        if self._end == start + -(-reserved // PAGE) * PAGE:
-            self._end = start + -(-used // PAGE) * PAGE
+        with self._lock:
+            if self._end == start + -(-reserved // PAGE) * PAGE:
+                self._end = start + -(-used // PAGE) * PAGE
 
-    def descriptor(self) -> int:
-        """Give the file's descriptor; it stays the same until ``close``."""
-        if self._file is None:
-            raise CkptError("the scratch file is closed: its checkpoint was left")
-        return self._file.fileno()
+    def descriptor(self) -> Descriptor:
+        """Give the file's descriptor: the same until ``close``, and open for as long as it is held."""
+        if self._opened is None:
+            raise CkptError(LEFT)
+        return self._opened
 
     def write(self, offset: int, data: Data) -> None:
         """Write all of ``data``; SpaceError where the disk is full."""
@@ -88,9 +101,7 @@ class Scratch:
 
     def close(self) -> None:
         """Give the space back."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._closed, self._opened = True, None
 
 
 class Region:
@@ -120,9 +131,10 @@ class Region:
         return self._nbytes
 
     def descriptor(self) -> tuple[int, int]:
-        """Give the scratch file's descriptor, and where in it the region starts."""
-        start = self._draw()
-        return self._scratch.descriptor(), start
+        """Give the scratch file's descriptor, open for as long as it is held, and where in it the region starts."""
+        with reading(self.name):
+            start = self._draw()
+            return self._scratch.descriptor(), start
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill the buffer from ``offset``, which the caller has checked."""

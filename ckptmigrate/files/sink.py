@@ -15,7 +15,7 @@ from contextlib import suppress
 from errno import EMLINK, ENOSYS, ENOTSUP, EOPNOTSUPP, EPERM
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from ckptmigrate.errors import ExistsError, OutputError
 from ckptmigrate.files import LEFTOVER
@@ -24,7 +24,7 @@ from .background import Background
 from .out import Out, writing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Self
 
 BACKUP = f"{LEFTOVER}backup"
@@ -36,11 +36,21 @@ class Sink:
     """An output being made beside its final place: one file, or a folder of files. A context manager.
 
     Leaving it without ``publish`` removes the scratch. ``force``: what stands at the target may be replaced; else ExistsError,
-    now or when something has appeared there meanwhile. The target's parent must exist; a symlink is never replaced.
+    now or when something has appeared there meanwhile; what is an ``original`` that is being read may not be replaced all the same.
+    The target's parent must exist; a symlink is never replaced.
     """
 
-    def __init__(self, target: Path | str, *, folder: bool, verify: bool = True, force: bool = False) -> None:
+    def __init__(
+        self,
+        target: Path | str,
+        *,
+        folder: bool,
+        verify: bool = True,
+        force: bool = False,
+        original: Callable[[Path], bool] = lambda _: False,
+    ) -> None:
         self.target = _named(Path(target))
+        self._is_original = original
         self.folder, self.verify, self.force = folder, verify, force
         self.outs: dict[str, Out] = {}  # by the name they were opened with
         self.backups: list[Path] = []
@@ -57,11 +67,13 @@ class Sink:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._background.close()
-        for out in self.outs.values():
-            out.abandon()
-        if not self._published:
-            self._remove_scratch()
+        try:
+            self._background.close()
+        finally:  # a second Ctrl-C while the thread ends must not leave scratch behind
+            for out in self.outs.values():
+                out.abandon()
+            if not self._published:
+                self._remove_scratch()
 
     def open(self, name: str = "", *, crc: bool = False) -> Out:
         """Begin a file: ``name`` within the folder ("checkpoint/model.bin"), or the one file. ``crc``: its CRCs will be asked for."""
@@ -73,6 +85,8 @@ class Sink:
             if any(piece in {"", ".", ".."} or "\0" in piece for piece in pieces):
                 raise OutputError(f"{name!r} is no name within a folder", path=str(self.target))
             path, shown = self.path.joinpath(*pieces), self.target.joinpath(*pieces)
+            self._check_links(pieces)
+            self._check_original(shown)
             with writing(str(shown)):
                 path.parent.mkdir(parents=True, exist_ok=True)
         checked, verify = self._checked, self.verify
@@ -86,8 +100,9 @@ class Sink:
             out.close()
         self._background.settle()
         if self.folder:
-            for place, _, _ in os.walk(self.path):
-                _sync(Path(place))
+            with writing(str(self.target)):
+                for place, _, _ in os.walk(self.path):
+                    _sync(Path(place))
 
     def publish(self, *, last: str | None = None, backup: bool = False) -> Path | None:
         """Rename the scratch to the target. ``last``: the file without which nobody takes the set for whole.
@@ -121,15 +136,27 @@ class Sink:
         except FileNotFoundError:
             return
         if stat.S_ISLNK(mode):
-            real = self.target.resolve()
-            raise OutputError(
-                f"a symlink, to {real}, which is not replaced", path=shown, hint=f"name the file itself: {real}"
-            )
+            _refuse_link(self.target)
         if not self.force:
             raise ExistsError("is there already", path=shown, hint="--force replaces it")
         if not (stat.S_ISDIR(mode) if self.folder else stat.S_ISREG(mode)):
             wanted = "folder" if self.folder else "file"
             raise ExistsError(f"is there already and no {wanted}, which the output is", path=shown)
+        if not self.folder:
+            self._check_original(self.target)
+
+    def _check_original(self, place: Path) -> None:
+        if self._is_original(place):
+            hint = "name another OUT, or say --in-place, which keeps a backup"
+            raise ExistsError("is what is being read, and would be lost", path=str(place), hint=hint)
+
+    def _check_links(self, pieces: list[str]) -> None:
+        """Refuse a name in a folder that is there which is a link, or lies behind one: nothing is written through it."""
+        place = self.target
+        for piece in pieces:
+            place /= piece
+            if place.is_symlink():
+                _refuse_link(place)
 
     def _place(self, made: Path, target: Path, *, backup: bool) -> None:
         """Give one file its name: replacing what is there if that is allowed, and else only if nothing is there."""
@@ -183,6 +210,12 @@ def free_space(path: Path | str) -> int:
     while not place.exists():
         place = place.parent
     return shutil.disk_usage(place).free
+
+
+def _refuse_link(place: Path) -> NoReturn:
+    real = place.resolve()
+    hint = f"name the file itself: {real}; or write to another OUT"
+    raise OutputError(f"a symlink, to {real}, which is not replaced", path=str(place), hint=hint)
 
 
 def _named(target: Path) -> Path:

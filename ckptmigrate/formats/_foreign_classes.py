@@ -2,12 +2,14 @@
 
     AttributeDict of Lightning                        dict
     DictConfig, ListConfig, nodes of OmegaConf        dict, list, the node's value; interpolations and "???" stay text
-    enums of transformers, accelerate, DeepSpeed, …   inert objects and no reason to refuse, though Class(value) is a call
-    getattr(scheduler or its class, "method")         inert: how schedulers before torch 2.4 pickled their methods
+    enums of transformers, accelerate, DeepSpeed, …   their value: Class(value) is how Python pickles an enum's member
+    getattr(an object of this file, "method")         inert: a bound method, which schedulers before torch 2.4 kept in their state
+    getattr(a scheduler's class, "method")            inert: the same where the method is static
+    getattr(torch's table of functions, "relu")       inert: how Python pickles torch.relu, which models keep as an attribute
     torch 1.0's module backend                        inert: every module of that release carries the call
 
-Anything else that is called stays an inert call, which is refused. Sources: the classes' own packages; `formats/torch.md`
-4.4, 4.5, 11.4.
+Anything else that is called stays an inert call, which is refused, and so is a call of what such a `getattr` gives.
+Sources: the classes' own packages; `formats/torch.md` 4.3, 4.4, 4.5, 11.4.
 """
 
 from __future__ import annotations
@@ -16,9 +18,13 @@ import re
 from typing import Any
 
 from ckptmigrate.values import Inert
-from ckptmigrate.wire.meanings import Meaning, attributes, harmless, namespace
+from ckptmigrate.wire.meanings import attributes, namespace
+from ckptmigrate.wire.names import Meaning, harmless
 
 _SCHEDULER = re.compile(r"(.+\.)?lr_scheduler\.\w+")
+_FUNCTIONS = frozenset(
+    f"torch._C.{name}" for name in ("_VariableFunctions", "_VariableFunctionsClass", "_TensorBase", "TensorBase")
+)
 _LIGHTNING = ("pytorch_lightning", "lightning.pytorch")
 _MEGATRON = ("megatron", "megatron.model", "megatron.legacy.model", "megatron.core", "megatron.core.transformer")
 
@@ -67,9 +73,16 @@ ENUMS: dict[str, tuple[str, ...]] = {
 _ENUMS = frozenset(f"{module}.{name}" for module, names in ENUMS.items() for name in names)
 
 
+def _member(path: str) -> Meaning:
+    """Give the meaning of an enum class: a member is its value."""
+    return Meaning(lambda args: args[0] if len(args) == 1 else Inert("object", path, args))
+
+
 def _getattr(args: tuple[Any, ...]) -> Inert:
     match args:
-        case (Inert(kind="name" | "object", path=path), str()) if path in _ENUMS or _SCHEDULER.fullmatch(path):
+        case (Inert(kind="object"), str()):
+            return Inert("object", "builtins.getattr", args)
+        case (Inert(kind="name", path=path), str()) if path in _ENUMS | _FUNCTIONS or _SCHEDULER.fullmatch(path):
             return Inert("object", "builtins.getattr", args)
     return Inert("call", "builtins.getattr", args)
 
@@ -99,7 +112,7 @@ _CONTENTS = {
 }  # fmt: skip
 
 FOREIGN_CLASSES: dict[str, Meaning] = {
-    **{path: harmless(path) for path in sorted(_ENUMS)},
+    **{path: _member(path) for path in sorted(_ENUMS)},
     **{path: _content(key, path) for key, paths in _CONTENTS.items() for path in paths},
     **{
         f"{module}.AttributeDict": namespace()

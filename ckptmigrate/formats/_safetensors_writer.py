@@ -6,19 +6,22 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ckptmigrate.format import Blueprint, Parts, WriteOptions
-from ckptmigrate.values import NOTHING, Scalar, brief, dumps
+from ckptmigrate.values import NOTHING, Scalar, brief
+
+from ._notes import MARK, spelled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ckptmigrate.tensor import Promise, Tensor
 
-METADATA, STAMP, KIND = "__metadata__", "ckptmigrate", "format"
+METADATA, STAMP, KIND = "__metadata__", MARK, "format"
 KINDS = {
     "torch": "pt"
 }  # the text under "format" that tells whose names these are, by family; the other texts tell no family of ours
 PREFIX = 8  # bytes of the header's length
 HEADER_MAX = 100_000_000  # the reference reader opens no file with a longer one
+TEXTS = 100_000  # under __metadata__; real files hold a handful, ours one more for each tied name
 
 
 def lay_out(parts: Parts, options: WriteOptions, name: str) -> Blueprint:
@@ -121,13 +124,17 @@ def _metadata(
             metadata[name] = kept
     if parts.family in KINDS:
         metadata.setdefault(KIND, KINDS[parts.family])
+    if len(metadata) >= TEXTS:
+        blueprint.problems.append(
+            f"{len(metadata)} texts beside the tensors, {TEXTS - 1} are read; --ties duplicate settles those of ties"
+        )
     if options.bare:
         return metadata
     notes = dict(parts.notes)
     if doubtful or (ties and list(ties) != names[-len(ties) :]):
         notes["ties"] = {name: at for at, name in enumerate(names) if name in ties}
     if notes:
-        metadata[STAMP] = dumps(notes)
+        metadata[STAMP] = spelled(notes, blueprint)
     return metadata
 
 

@@ -24,7 +24,7 @@ from ckptmigrate.wire.names import Meaning
 
 from ._torch_layouts import conjugated, dequantised, recast
 from ._torch_sparse import densified
-from ._torch_storages import ALIASES, CLASSES, Storage, dtype_of, fault, sizes, strided
+from ._torch_storages import ALIASES, CLASSES, UNTYPED, Storage, dtype_of, fault, sizes, strided
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,8 +34,10 @@ if TYPE_CHECKING:
 _SHELLS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8))
 _SCHEMES = tuple(f"per_{name}_{kind}" for name in ("tensor", "channel") for kind in ("affine", "symmetric"))
 _NAMES = (*BY_TORCH, *ALIASES, *_SHELLS, *_SCHEMES, "per_channel_affine_float_qparams")
-_OLD_TENSORS = tuple(name for name in CLASSES if "ntyped" not in name)
+_OLD_TENSORS = tuple(name for name in CLASSES if name not in UNTYPED)
 _UTILS = "torch._utils"
+_NJT = "torch.nested._internal.nested_tensor._rebuild_njt"
+_REBUILDS = (f"{_UTILS}._rebuild_", _NJT)  # what _rebuild_from_type may call: not itself, which could nest without end
 
 
 @dataclass(slots=True)
@@ -64,13 +66,13 @@ class Calls:
         for module in ("torch.tensor", "torch._tensor"):
             table[f"{module}._rebuild_from_type"] = Meaning(call=lambda args: self._from_type(table, *args))
             table[f"{module}._rebuild_from_type_v2"] = Meaning(call=lambda args: self._from_type(table, *args))
-        return table | {
+        table |= {
             "torch.Size": Meaning(call=_size),
             "torch.device": Meaning(call=lambda args: Known("torch.device", args)),
             "torch.serialization._get_layout": Meaning(
                 call=lambda args: Known("torch.serialization._get_layout", args)
             ),
-            "torch.Tensor": Meaning(call=_bare_tensor, build=self._set_old),
+            "torch.Tensor": Meaning(call=_old_tensor("torch.Tensor"), build=self._set_old),
             "torch.autograd.variable.Variable": Meaning(call=_variable, build=_set_variable),
             "torch.nn.parameter.Parameter": Meaning(call=self._old_parameter, build=self._set_parameter),
             "torch.nn.parameter.Buffer": Meaning(
@@ -79,8 +81,9 @@ class Calls:
             "torch.nn.parameter.UninitializedParameter": Meaning(call=_uninitialised),
             "torch.nn.parameter.UninitializedBuffer": Meaning(call=_uninitialised),
             "torch.storage._load_from_bytes": Meaning(call=self._load_from_bytes),
-            "torch.nested._internal.nested_tensor._rebuild_njt": Meaning(call=_nested),
+            _NJT: Meaning(call=_nested),
         }
+        return table
 
     def _rebuilds(self) -> dict[str, Callable[[tuple[Any, ...]], Any]]:
         return {
@@ -135,9 +138,13 @@ class Calls:
         path = str(getattr(kind, "path", ""))
         name = str(getattr(function, "path", ""))
         if path.endswith(".DTensor"):
-            return fault(path, "a distributed tensor: this file holds one rank's part of it")
+            return fault(
+                path,
+                "a distributed tensor: this file holds one rank's part of it",
+                "save it whole: on all ranks tensor.full_tensor(), or torch.distributed.checkpoint.state_dict's full_state_dict=True",
+            )
         meaning = table.get(name)
-        if meaning is None or meaning.call is None or not name.startswith(f"{_UTILS}._rebuild_"):
+        if meaning is None or meaning.call is None or not name.startswith(_REBUILDS):
             return Inert("call", name or "torch._tensor._rebuild_from_type_v2", (function, kind, args, state))
         tensor = meaning.call(args)
         if isinstance(tensor, Inert):
@@ -194,21 +201,14 @@ def _with_role(tensor: Any, role: Any) -> Any:
 
 def _old_tensor(path: str) -> Callable[[tuple[Any, ...]], Any]:
     """Give the node that stands for an old tensor until its BUILD; one without is an empty tensor that nothing tells of."""
-    return lambda _: Inert("fault", path, ("a tensor without data",))
-
-
-def _bare_tensor(args: tuple[Any, ...]) -> Inert:
-    return Inert("object", "torch.Tensor", args)
+    return lambda _: fault(path, "a tensor without data")
 
 
 def _variable(args: tuple[Any, ...]) -> Any:
     if args and isinstance(args[0], Tensor):
         return replace(args[0])
-    return (
-        args[0]
-        if args and isinstance(args[0], Inert)
-        else Inert("fault", "torch.autograd.variable.Variable", ("a variable without data",))
-    )
+    broken = args and isinstance(args[0], Inert)
+    return args[0] if broken else fault("torch.autograd.variable.Variable", "a variable without data")
 
 
 def _set_variable(value: Any, state: Any) -> Any:

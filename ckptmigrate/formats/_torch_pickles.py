@@ -17,7 +17,8 @@ from ckptmigrate.wire import pickles
 from ckptmigrate.wire.meanings import STANDARD
 
 from ._foreign_classes import FOREIGN_CLASSES
-from ._torch_modules import HARMLESS, every_container, settle
+from ._torch_modules import nodes
+from ._torch_settling import settle
 from ._torch_storages import Claim, Storage, claim, fault
 
 if TYPE_CHECKING:
@@ -118,8 +119,8 @@ def finish(parts: Parts, loaded: pickles.Loaded, calls: Calls, source: Source) -
 
 
 def _unseen(tree: Tree, loaded: pickles.Loaded, dropped: set[int]) -> list[tuple[str, Inert]]:
-    calls = [(at, call) for at, call in loaded.calls if id(call) not in dropped and call.path not in HARMLESS]
+    calls = [(at, call) for at, call in loaded.calls if id(call) not in dropped]
     if not calls:
         return []
-    seen = {id(node) for _, node in every_container(tree)}
+    seen = {id(node) for _, node in nodes(tree)}
     return [(f"the pickle at byte {at}", call) for at, call in calls if id(call) not in seen]

@@ -28,8 +28,9 @@ CLASSES: dict[str, DType] = {
     "Long": dtypes.I64, "Int": dtypes.I32, "Short": dtypes.I16, "Char": dtypes.I8, "Byte": dtypes.U8, "Bool": dtypes.BOOL,
     "ComplexDouble": dtypes.C128, "ComplexFloat": dtypes.C64,
     "QInt8": dtypes.QINT8, "QUInt8": dtypes.QUINT8, "QInt32": dtypes.QINT32, "QUInt4x2": dtypes.QUINT4X2, "QUInt2x4": dtypes.QUINT2X4,
-    "Untyped": dtypes.U8, "_Untyped": dtypes.U8,  # counted in bytes
+    "Untyped": dtypes.U8, "_Untyped": dtypes.U8,
 }  # fmt: skip
+UNTYPED = ("Untyped", "_Untyped")  # counted in bytes
 
 ALIASES = {
     "half": "float16", "float": "float32", "double": "float64", "short": "int16", "int": "int32", "long": "int64",

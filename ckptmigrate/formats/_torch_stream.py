@@ -28,7 +28,7 @@ from ._torch_storages import Claim, Storage, fault
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ckptmigrate.files import Disk
+    from ckptmigrate.files.source import Spills
     from ckptmigrate.limits import Limits
 
 MAGIC = 0x1950A86A20F9469CFC6C
@@ -64,7 +64,7 @@ class Octets:
     """Bytes in memory as a stream; its ranges lie in scratch, where they go when somebody draws them."""
 
     data: bytes
-    disk: Disk
+    disk: Spills
 
     @property
     def size(self) -> int:
@@ -155,7 +155,7 @@ def _check_count(field: bytes, claim: Claim) -> None:
         )  # fmt: skip
 
 
-def nested(data: bytes, disk: Disk | None, limits: Limits) -> Any:
+def nested(data: bytes, disk: Spills | None, limits: Limits) -> Any:
     """Give the one storage in the stream that a storage without torch.save was pickled as, or the fault that it has."""
     path = "torch.storage._load_from_bytes"
     if disk is None:

@@ -22,6 +22,24 @@ from typing import TYPE_CHECKING
 
 from ckptmigrate.files import Late
 
+from ._zip_records import (
+    CENTRAL,
+    CENTRAL_RECORD,
+    DESCRIPTOR,
+    END,
+    END64,
+    END64_RECORD,
+    END_RECORD,
+    LOCAL,
+    LOCAL_RECORD,
+    LOCATOR64,
+    LOCATOR64_RECORD,
+    ONES16,
+    ONES32,
+    STREAMED,
+    UTF8,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -29,13 +47,6 @@ if TYPE_CHECKING:
 
 ALIGNMENT = 64  # bytes; torch's default, said in .storage_alignment
 
-_ONES16, _ONES32 = 0xFFFF, 0xFFFFFFFF
-_STREAMED, _UTF8 = 1 << 3, 1 << 11
-_LOCAL = struct.Struct("<4sHHHHHIIIHH")
-_CENTRAL = struct.Struct("<4sHHHHHHIIIHHHHHII")
-_END64 = struct.Struct("<4sQHHIIQQQQ")
-_LOCATOR64 = struct.Struct("<4sIQI")
-_END = struct.Struct("<4sHHHHIIH")
 _MADE_BY, _NEEDED = 0x031E, 0x2D  # of the zip64 end record, as miniz has them; every other version field is 0
 
 
@@ -52,23 +63,23 @@ class _Entry:
     @property
     def wide(self) -> bool:
         """Whether sizes stand in 8 bytes: by torch's rule the offset's size decides it too."""
-        return self.nbytes >= _ONES32 or self.header >= _ONES32
+        return self.nbytes >= ONES32 or self.header >= ONES32
 
     @property
     def flags(self) -> int:
-        return _UTF8 | _STREAMED if self.nbytes else _UTF8
+        return UTF8 | STREAMED if self.nbytes else UTF8
 
     def zip64(self, packed: int) -> bytes:
         """Give the zip64 field: only the numbers that need it."""
-        numbers = [self.nbytes, packed] if self.nbytes >= _ONES32 else []
-        numbers += [self.header] if self.header >= _ONES32 else []
+        numbers = [self.nbytes, packed] if self.nbytes >= ONES32 else []
+        numbers += [self.header] if self.header >= ONES32 else []
         return struct.pack(f"<HH{len(numbers)}Q", 1, 8 * len(numbers), *numbers) if numbers else b""
 
     def local(self) -> bytes:
         """Give the local header, filled up so that the data starts on the alignment; torch leaves the packed size 0 here."""
         extra = self.zip64(0)
-        fill = -(self.header + _LOCAL.size + len(self.name) + len(extra) + 4) % ALIGNMENT
-        fixed = _LOCAL.pack(b"PK\3\4", 0, self.flags, 0, 0, 0, 0, 0, 0, len(self.name), len(extra) + 4 + fill)
+        fill = -(self.header + LOCAL_RECORD.size + len(self.name) + len(extra) + 4) % ALIGNMENT
+        fixed = LOCAL_RECORD.pack(LOCAL, 0, self.flags, 0, 0, 0, 0, 0, 0, len(self.name), len(extra) + 4 + fill)
         return fixed + self.name + extra + struct.pack("<2sH", b"FB", fill) + b"Z" * fill
 
     def checksum(self, crcs: Sequence[int]) -> int:
@@ -76,14 +87,14 @@ class _Entry:
 
     def descriptor(self, crcs: Sequence[int]) -> bytes:
         return struct.pack(
-            "<4sIQQ" if self.wide else "<4sIII", b"PK\7\x08", self.checksum(crcs), self.nbytes, self.nbytes
+            "<4sIQQ" if self.wide else "<4sIII", DESCRIPTOR, self.checksum(crcs), self.nbytes, self.nbytes
         )
 
     def central(self, crcs: Sequence[int]) -> bytes:
-        extra, size = self.zip64(self.nbytes), min(self.nbytes, _ONES32)
-        fixed = _CENTRAL.pack(
-            b"PK\1\2", 0, 0, self.flags, 0, 0, 0, self.checksum(crcs), size, size,
-            len(self.name), len(extra), 0, 0, 0, 0, min(self.header, _ONES32),
+        extra, size = self.zip64(self.nbytes), min(self.nbytes, ONES32)
+        fixed = CENTRAL_RECORD.pack(
+            CENTRAL, 0, 0, self.flags, 0, 0, 0, self.checksum(crcs), size, size,
+            len(self.name), len(extra), 0, 0, 0, 0, min(self.header, ONES32),
         )  # fmt: skip
         return fixed + self.name + extra
 
@@ -107,18 +118,18 @@ def archive(members: Iterable[tuple[str, bytes | Promise]]) -> tuple[list[tuple[
             pieces.append((at, descriptor))
             at += descriptor.nbytes
         entries.append(entry)
-    directory = sum(_CENTRAL.size + len(entry.name) + len(entry.zip64(entry.nbytes)) for entry in entries)
-    tail = directory + _END64.size + _LOCATOR64.size + _END.size
+    directory = sum(CENTRAL_RECORD.size + len(entry.name) + len(entry.zip64(entry.nbytes)) for entry in entries)
+    tail = directory + END64_RECORD.size + LOCATOR64_RECORD.size + END_RECORD.size
     pieces.append((at, Late(tail, partial(_directory, entries, at, directory))))
     return pieces, at + tail
 
 
 def _directory(entries: list[_Entry], start: int, nbytes: int, crcs: Sequence[int]) -> bytes:
     """Give all that follows the members; ``start`` and ``nbytes`` are the directory's own."""
-    count, short = len(entries), min(len(entries), _ONES16)
+    count, short = len(entries), min(len(entries), ONES16)
     return b"".join([
         *(entry.central(crcs) for entry in entries),
-        _END64.pack(b"PK\6\6", _END64.size - 12, _MADE_BY, _NEEDED, 0, 0, count, count, nbytes, start),
-        _LOCATOR64.pack(b"PK\6\7", 0, start + nbytes, 1),
-        _END.pack(b"PK\5\6", 0, 0, short, short, min(nbytes, _ONES32), min(start, _ONES32), 0),
+        END64_RECORD.pack(END64, END64_RECORD.size - 12, _MADE_BY, _NEEDED, 0, 0, count, count, nbytes, start),
+        LOCATOR64_RECORD.pack(LOCATOR64, 0, start + nbytes, 1),
+        END_RECORD.pack(END, 0, 0, short, short, min(nbytes, ONES32), min(start, ONES32), 0),
     ])  # fmt: skip

@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING, Any
 from ckptmigrate.dtypes import BY_TORCH
 from ckptmigrate.format import Blueprint, Parts, WriteOptions
 from ckptmigrate.tensor import Tensor
-from ckptmigrate.values import NOTHING, Inert, Known, Ordered, Path, Scalar, Tree, dumps, fold, reason, spell, walk
+from ckptmigrate.values import NOTHING, Inert, Known, Ordered, Path, Scalar, Tree, fold, reason, spell, walk
 from ckptmigrate.wire.pickle_writer import Persistent, dump
 
+from ._notes import spelled
+from ._torch_storages import CLASSES, UNTYPED
 from ._torch_zip_archive import ALIGNMENT, archive
 
 if TYPE_CHECKING:
@@ -32,10 +34,8 @@ if TYPE_CHECKING:
 PREFIX = "archive"
 
 _STORAGES = {
-    "F64": "DoubleStorage", "F32": "FloatStorage", "F16": "HalfStorage", "BF16": "BFloat16Storage",
-    "I64": "LongStorage", "I32": "IntStorage", "I16": "ShortStorage", "I8": "CharStorage", "U8": "ByteStorage",
-    "BOOL": "BoolStorage", "C64": "ComplexFloatStorage", "C128": "ComplexDoubleStorage",
-}  # fmt: skip
+    dtype.name: f"{name}Storage" for name, dtype in CLASSES.items() if dtype.kind != "quantised" and name not in UNTYPED
+}
 """The storage classes of torch; a dtype without one takes ``_rebuild_tensor_v3`` and bytes."""
 
 _FIRST = {
@@ -79,7 +79,7 @@ def lay_out(parts: Parts, options: WriteOptions, name: str) -> Blueprint:
         ("version", b"3\n"),
     ]
     if parts.notes and not options.bare:
-        members.append((".data/ckptmigrate.json", dumps(parts.notes).encode()))
+        members.append((".data/ckptmigrate.json", spelled(parts.notes, blueprint).encode()))
     blueprint.files[name], blueprint.sizes[name] = archive((f"{PREFIX}/{member}", data) for member, data in members)
     return blueprint
 

@@ -22,7 +22,24 @@ from typing import TYPE_CHECKING
 from ckptmigrate.errors import CkptError, CorruptError, LimitError, TruncatedError, UnsupportedFormatError
 from ckptmigrate.files import Member
 
-from ._zip_remains import LOCAL, LOCAL_HEADER, STREAMED, whole_members
+from ._zip_records import (
+    CENTRAL,
+    CENTRAL_RECORD,
+    ENCRYPTED,
+    END,
+    END64,
+    END64_RECORD,
+    END_RECORD,
+    LOCAL,
+    LOCAL_RECORD,
+    LOCATOR64,
+    LOCATOR64_RECORD,
+    ONES16,
+    ONES32,
+    STREAMED,
+    UTF8,
+)
+from ._zip_remains import whole_members
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,17 +47,8 @@ if TYPE_CHECKING:
     from ckptmigrate.files import Range, Source
     from ckptmigrate.limits import Limits
 
-CENTRAL, END, END64, LOCATOR64 = b"PK\1\2", b"PK\5\6", b"PK\6\6", b"PK\6\7"
-
 _TAIL = 22 + 0xFFFF + 1  # an end record and the longest comment; what else may follow it has to fit as well
-_CENTRAL = struct.Struct("<4sHHHHHHIIIHHHHHII")
-_END = struct.Struct("<4sHHHHIIH")
-_END64 = struct.Struct("<4sQHHIIQQQQ")
-_LOCATOR64 = struct.Struct("<4sIQI")
-_ONES16, _ONES32 = 0xFFFF, 0xFFFFFFFF
 _STORED, _DEFLATED = 0, 8
-_ENCRYPTED = 1 << 0 | 1 << 6 | 1 << 13  # traditional, strong, masked headers
-_UTF8 = 1 << 11
 _PIECE = 1 << 20
 
 
@@ -184,8 +192,8 @@ def _find_end(source: Source) -> _End:
         at >= 0
     ):  # a comment or trailing bytes may hold the signature by chance; the record that fits its directory is the one
         try:
-            if at + _END.size <= len(tail):
-                return _end_at(source, start + at, tail[at : at + _END.size])
+            if at + END_RECORD.size <= len(tail):
+                return _end_at(source, start + at, tail[at : at + END_RECORD.size])
         except CkptError as error:
             problem = problem or error
         at = tail.rfind(END, 0, at)
@@ -201,26 +209,28 @@ def _find_end(source: Source) -> _End:
 
 
 def _end_at(source: Source, at: int, record: bytes) -> _End:
-    _, disk, first, here, entries, nbytes, offset, comment = _END.unpack(record)
-    trailing = source.size - at - _END.size - comment
+    _, disk, first, here, entries, nbytes, offset, comment = END_RECORD.unpack(record)
+    trailing = source.size - at - END_RECORD.size - comment
     stop = at
     if trailing < 0:
         raise TruncatedError(
             f"truncated zip: the comment of the end record at {at} has {comment} bytes, {comment + trailing} are there",
             path=source.name, needed=comment, present=comment + trailing,
         )  # fmt: skip
-    if at >= _LOCATOR64.size and source.read(at - _LOCATOR64.size, 4) == LOCATOR64:
-        _, at_disk, stop, disks = _LOCATOR64.unpack(source.read(at - _LOCATOR64.size, _LOCATOR64.size))
+    if at >= LOCATOR64_RECORD.size and source.read(at - LOCATOR64_RECORD.size, 4) == LOCATOR64:
+        _, at_disk, stop, disks = LOCATOR64_RECORD.unpack(
+            source.read(at - LOCATOR64_RECORD.size, LOCATOR64_RECORD.size)
+        )
         if at_disk or disks > 1:
             raise UnsupportedFormatError(f"a zip of {disks} disks, only single ones are read", path=source.name)
-        if stop + _END64.size > at - _LOCATOR64.size or source.read(stop, 4) != END64:
+        if stop + END64_RECORD.size > at - LOCATOR64_RECORD.size or source.read(stop, 4) != END64:
             raise CorruptError(
-                f"the zip64 locator at {at - _LOCATOR64.size} points to {stop}, where no zip64 end record is",
+                f"the zip64 locator at {at - LOCATOR64_RECORD.size} points to {stop}, where no zip64 end record is",
                 path=source.name, offset=stop,
             )  # fmt: skip
-        wide = _END64.unpack(source.read(stop, _END64.size))[4:]
+        wide = END64_RECORD.unpack(source.read(stop, END64_RECORD.size))[4:]
         narrow = (disk, first, here, entries, nbytes, offset)
-        for short, long, ones in zip(narrow, wide, (_ONES16,) * 4 + (_ONES32,) * 2, strict=True):
+        for short, long, ones in zip(narrow, wide, (ONES16,) * 4 + (ONES32,) * 2, strict=True):
             if short not in (ones, long):
                 raise CorruptError(f"end record and zip64 end record disagree: {short} and {long}", path=source.name)
         disk, first, here, entries, nbytes, offset = wide
@@ -243,7 +253,7 @@ def _centrals(source: Source, end: _End, limits: Limits) -> Iterator[_Central]:
             raise LimitError(
                 f"claims {claimed} {what}, the limit is {limit}", path=source.name, limit=name, claimed=claimed
             )
-    if end.entries * _CENTRAL.size > end.nbytes:
+    if end.entries * CENTRAL_RECORD.size > end.nbytes:
         raise CorruptError(f"{end.entries} members do not fit into a directory of {end.nbytes} bytes", path=source.name)
     data = source.read(end.offset, end.nbytes)
     at = 0
@@ -266,18 +276,18 @@ def _centrals(source: Source, end: _End, limits: Limits) -> Iterator[_Central]:
 
 
 def _central(source: Source, data: bytes, at: int, base: int) -> tuple[_Central, int]:
-    if data[at : at + 4] != CENTRAL or at + _CENTRAL.size > len(data):
+    if data[at : at + 4] != CENTRAL or at + CENTRAL_RECORD.size > len(data):
         raise CorruptError(
             f"no directory entry at {base + at}, but more are claimed", path=source.name, offset=base + at
         )
-    fields = _CENTRAL.unpack_from(data, at)
+    fields = CENTRAL_RECORD.unpack_from(data, at)
     _, _, _, flags, method, _, _, crc, packed, size, nlen, elen, clen, disk, _, attributes, header = fields
-    begin, stop = at + _CENTRAL.size, at + _CENTRAL.size + nlen + elen + clen
+    begin, stop = at + CENTRAL_RECORD.size, at + CENTRAL_RECORD.size + nlen + elen + clen
     if stop > len(data):
         raise CorruptError(f"the directory entry at {base + at} is longer than the directory", path=source.name)
     raw, extra = data[begin : begin + nlen], data[begin + nlen : begin + nlen + elen]
     try:
-        name = raw.decode("utf-8" if flags & _UTF8 else "cp437")
+        name = raw.decode("utf-8" if flags & UTF8 else "cp437")
     except UnicodeDecodeError as error:
         raise CorruptError(
             f"the name of the directory entry at {base + at} is no UTF-8: {raw!r}", path=source.name
@@ -296,14 +306,14 @@ def _widen(source: Source, name: str, extra: bytes, values: list[int], disk: int
         if kind == 1:
             field = extra[at + 4 : at + 4 + length]
             for index, value in enumerate(values):
-                if value == _ONES32:
+                if value == ONES32:
                     if len(field) < 8:
                         raise CorruptError(
                             f"the zip64 field of member {name!r} ends early", path=source.name, member=name
                         )
                     values[index] = int.from_bytes(field[:8], "little")
                     field = field[8:]
-            if disk == _ONES16 and len(field) >= 4:
+            if disk == ONES16 and len(field) >= 4:
                 disk = int.from_bytes(field[:4], "little")
             break
         at += 4 + length
@@ -321,7 +331,7 @@ def _check(source: Source, central: _Central, limits: Limits) -> None:
     name = central.name
     if _BAD_NAME.search(name):
         raise CorruptError(f"member name {name!r} is no plain relative path", path=source.name, member=name)
-    if central.flags & _ENCRYPTED:
+    if central.flags & ENCRYPTED:
         raise UnsupportedFormatError(f"member {name!r} is encrypted", path=source.name, member=name)
     if central.method not in (_STORED, _DEFLATED):
         raise UnsupportedFormatError(
@@ -343,18 +353,18 @@ def _check(source: Source, central: _Central, limits: Limits) -> None:
 
 
 def _data_offset(source: Source, central: _Central) -> int:
-    length = LOCAL_HEADER.size + len(central.raw)
+    length = LOCAL_RECORD.size + len(central.raw)
     if central.header + length > source.size:
         raise CorruptError(
             f"member {central.name!r} starts at {central.header}, the file has {source.size} bytes",
             path=source.name, member=central.name, offset=central.header,
         )  # fmt: skip
     head = source.read(central.header, length)
-    signature, _, flags, method, _, _, crc, packed, size, nlen, elen = LOCAL_HEADER.unpack_from(head)
-    found: tuple[object, ...] = (signature, head[LOCAL_HEADER.size :], nlen, method, flags & _ENCRYPTED)
+    signature, _, flags, method, _, _, crc, packed, size, nlen, elen = LOCAL_RECORD.unpack_from(head)
+    found: tuple[object, ...] = (signature, head[LOCAL_RECORD.size :], nlen, method, flags & ENCRYPTED)
     wanted: tuple[object, ...] = (LOCAL, central.raw, len(central.raw), central.method, 0)
     if found == wanted and not flags & STREAMED:  # else the numbers stand behind the data
-        agree = crc == central.crc and packed in (_ONES32, central.packed) and size in (_ONES32, central.size)
+        agree = crc == central.crc and packed in (ONES32, central.packed) and size in (ONES32, central.size)
         found, wanted = (
             (crc, packed, size),
             (crc, packed, size) if agree else (central.crc, central.packed, central.size),

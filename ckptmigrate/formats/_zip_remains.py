@@ -1,22 +1,18 @@
 r"""Local headers of a zip, and what they tell of one that was cut before its directory.
 
-    PK\3\4 │ version │ flags │ method │ time │ date │ CRC │ packed │ size │ name length │ extra length │ name │ extra │ data
-    PK\7\8 │ CRC │ packed │ size              behind the data, where flag 0x0008 says that the header's numbers are 0
+A member counts as whole where its data and what stands behind them are in the file; `_zip_records` draws the records.
 
 Source: APPNOTE 6.3.10, sections 4.3.7 and 4.3.9.
 """
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING
+
+from ._zip_records import DESCRIPTOR, LOCAL, LOCAL_RECORD, STREAMED
 
 if TYPE_CHECKING:
     from ckptmigrate.files import Source
-
-LOCAL, DESCRIPTOR = b"PK\3\4", b"PK\7\x08"
-LOCAL_HEADER = struct.Struct("<4sHHHHHIIIHH")
-STREAMED = 1 << 3
 
 _SCAN = 64 << 20  # bytes looked through to say how much of a cut file is whole: some 50 ms
 _PIECE = 1 << 20
@@ -26,11 +22,11 @@ def whole_members(source: Source) -> tuple[int, bool]:
     """Count members whose end is in the file, by local headers and descriptors; True when the search stopped at its bound."""
     whole, at = 0, 0
     bound = min(source.size, _SCAN)
-    while at + LOCAL_HEADER.size <= bound:
-        signature, _, flags, _, _, _, _, packed, _, nlen, elen = LOCAL_HEADER.unpack(source.read(at, LOCAL_HEADER.size))
+    while at + LOCAL_RECORD.size <= bound:
+        signature, _, flags, _, _, _, _, packed, _, nlen, elen = LOCAL_RECORD.unpack(source.read(at, LOCAL_RECORD.size))
         if signature != LOCAL:
             return whole, False
-        data = at + LOCAL_HEADER.size + nlen + elen
+        data = at + LOCAL_RECORD.size + nlen + elen
         if flags & STREAMED:
             stop = _descriptor_end(source, data, bound)
             if stop is None:

@@ -16,6 +16,8 @@ from ckptmigrate.format import Format, Match
 from ckptmigrate.wire.opcodes import scan
 from ckptmigrate.wire.pickles import first_int
 
+from ._torch_stream import MAGIC
+
 if TYPE_CHECKING:
     from ckptmigrate.files import Source
     from ckptmigrate.format import Parts, ReadOptions
@@ -24,7 +26,6 @@ _REFUSED = (
     "a plain pickle, not written by torch.save; it may hold code that runs when it is loaded: "
     "open it where it came from and save a state dict with torch.save"
 )
-_MAGIC = 0x1950A86A20F9469CFC6C
 _OPENING = frozenset(
     {"MARK", "EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE", "GLOBAL", "INT", "LONG", "FLOAT", "STRING", "UNICODE"}
 )
@@ -37,7 +38,7 @@ def sniff(source: Source) -> Match | None:
         return None
     head = source.read(0, min(source.size, 512))
     names = [name for name, _ in scan(head)]
-    if len(names) < 2 or first_int(head) == _MAGIC:
+    if len(names) < 2 or first_int(head) == MAGIC:
         return None
     headed = names[0] == "PROTO" and 2 <= head[1] <= 5
     if not headed:

@@ -25,29 +25,22 @@ need no alignment. Sources: safetensors/src/tensor.rs and bindings/python/py_src
 
 from __future__ import annotations
 
-import json
-from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ckptmigrate.dtypes import BY_SAFETENSORS
-from ckptmigrate.errors import CorruptError, LimitError, TensorError, TruncatedError, UnsupportedFormatError, reading
+from ckptmigrate.errors import CorruptError, reading
 from ckptmigrate.format import Format, Match, Parts, ReadOptions
 from ckptmigrate.tensor import Tensor, View
-from ckptmigrate.values import loads
 
+from ._notes import parsed
+from ._safetensors_header import header, is_count
 from ._safetensors_writer import KIND, KINDS, METADATA, PREFIX, STAMP, lay_out
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ckptmigrate.dtypes import DType
     from ckptmigrate.files import Source
     from ckptmigrate.limits import Limits
     from ckptmigrate.values import Scalar
 
 FAMILIES = {text: family for family, text in KINDS.items()}
-LARGEST = (1 << 63) - 1  # of a dimension: torch and numpy count in int64
-MAJOR = 1  # of our JSON object
 
 
 def sniff(source: Source) -> Match | None:
@@ -69,18 +62,13 @@ def read(source: Source, options: ReadOptions) -> Parts:
     TruncatedError, CorruptError, LimitError or TensorError name the tensor and both numbers.
     """
     with reading(source.name):
-        header, start = _header(source, options.limits)
-        raw = header.pop(METADATA, None)
-        if raw is None:  # the reference reader takes null for none
-            raw = {}
-        if not isinstance(raw, dict):
-            raise CorruptError(f'"{METADATA}" is {_kind(raw)}, expected an object of texts')
-        metadata = _texts(raw)
-        entries = {name: _entry(name, entry, options.limits) for name, entry in header.items()}
-        _check_cover(entries, source.size - start)
+        head = header(source, options.limits)
+        metadata = head.metadata
         tensors: dict[str, Tensor | Scalar] = {
-            name: Tensor(View.rows(source.range(start + begin, end - begin), dtype, shape))
-            for name, (dtype, shape, begin, end) in entries.items()
+            name: Tensor(
+                View.rows(source.range(head.start + entry.begin, entry.end - entry.begin), entry.dtype, entry.shape)
+            )
+            for name, entry in head.entries.items()
         }
         notes = _notes(metadata.pop(STAMP, None), options.limits)
         tensors = _tie(tensors, metadata, notes.pop("ties", None))
@@ -90,147 +78,14 @@ def read(source: Source, options: ReadOptions) -> Parts:
         return Parts(family=family, tensors=tensors, facts={"metadata": metadata}, notes=notes)
 
 
-def _header(source: Source, limits: Limits) -> tuple[dict[str, Any], int]:
-    """Give the header's object and the offset at which the data begins."""
-    if source.size < PREFIX:
-        raise TruncatedError(
-            f"truncated: shorter than 8 bytes, the length of the header alone; {source.size} bytes in all",
-            needed=PREFIX, present=source.size,
-        )  # fmt: skip
-    length = int.from_bytes(source.read(0, PREFIX), "little")
-    present = source.size - PREFIX
-    if length > limits.header:
-        raise LimitError(
-            f"header claims {length} bytes, limit is {limits.header} (file has {present} bytes after the length)",
-            limit=limits.header, claimed=length,
-        )  # fmt: skip
-    if length > present:
-        raise TruncatedError(
-            f"truncated: header of {length} bytes, file has {present} after the length", needed=length, present=present
-        )
-    try:
-        text = source.read(PREFIX, length).decode()
-    except UnicodeDecodeError as error:
-        raise CorruptError(f"header is no UTF-8 at byte {PREFIX + error.start} of the file") from error
-    header = _parse(text, "header", limits)
-    if not isinstance(header, dict):
-        raise CorruptError(f"header is {_kind(header)}, expected an object")
-    if len(header) > limits.tensors:
-        raise LimitError(
-            f"header names {len(header)} tensors, limit is {limits.tensors}", limit=limits.tensors, claimed=len(header)
-        )
-    return header, PREFIX + length
-
-
-def _parse(text: str, what: str, limits: Limits) -> Any:
-    """Give a JSON text's value; an error says which text, and where in it."""
-    try:
-        return loads(text, limits)
-    except CorruptError as error:
-        message = f"{what} is not valid JSON: {error.message}"
-        if "name" in error.data:
-            message = f'{what} has the duplicate key "{error.data["name"]}"'
-        elif "offset" in error.data:
-            message = f"{what} is not valid JSON, column {error.data['offset'] + 1}: {error.message}"
-        raise CorruptError(message, **error.data) from error
-
-
-def _texts(raw: dict[str, Any]) -> dict[str, str]:
-    for key, value in raw.items():
-        if not isinstance(value, str):
-            raise CorruptError(f'"{METADATA}" holds {_kind(value)} under "{key}", expected text')
-    return raw
-
-
-def _entry(name: str, entry: Any, limits: Limits) -> tuple[DType, tuple[int, ...], int, int]:
-    """Give dtype, shape in units, begin and end of one entry, checked against each other."""
-    if len(name.encode(errors="surrogatepass")) > limits.name:
-        raise LimitError(
-            f'name "{name[:40]}…" is longer than {limits.name} bytes', limit=limits.name, claimed=len(name)
-        )
-    if not isinstance(entry, dict):
-        raise CorruptError(f'tensor "{name}" is {_kind(entry)}, expected an object')
-    if missing := [key for key in ("dtype", "shape", "data_offsets") if key not in entry]:
-        raise CorruptError(f'tensor "{name}" has no {" and no ".join(missing)}')
-    spelling, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    dtype = BY_SAFETENSORS.get(spelling) if isinstance(spelling, str) else None
-    if dtype is None:
-        raise TensorError(
-            f'tensor "{name}" has dtype {json.dumps(spelling)[:60]}, known are {", ".join(BY_SAFETENSORS)}',
-            tensor=name, dtype=spelling,
-        )  # fmt: skip
-    if not isinstance(shape, list) or not all(_is_count(size) for size in shape):
-        raise CorruptError(
-            f'tensor "{name}" has shape {json.dumps(shape)[:60]}, expected whole numbers from 0 to 2**63 - 1'
-        )
-    if prod(max(size, 1) for size in shape) > LARGEST:  # also beside a 0: nothing else opens such a shape
-        raise CorruptError(
-            f'tensor "{name}" has shape {json.dumps(shape)[:60]}, sizes whose product is beyond 2**63 - 1'
-        )
-    if len(shape) > limits.dimensions:
-        raise LimitError(
-            f'tensor "{name}" has {len(shape)} dimensions, limit is {limits.dimensions}',
-            limit=limits.dimensions, claimed=len(shape),
-        )  # fmt: skip
-    if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_count(offset) for offset in offsets):
-        raise CorruptError(f'tensor "{name}" has data_offsets {json.dumps(offsets)[:60]}, expected two whole numbers')
-    begin, end = offsets
-    if begin > end:
-        raise CorruptError(f'tensor "{name}" begins at {begin}, after its end at {end}')
-    if dtype.packed > 1:
-        if not shape or shape[-1] % dtype.packed:
-            raise TensorError(
-                f'tensor "{name}" of {dtype} has shape {shape}, its last dimension must be a multiple of {dtype.packed}',
-                tensor=name, dtype=dtype.name,
-            )  # fmt: skip
-        shape = [*shape[:-1], shape[-1] // dtype.packed]
-    needed = prod(shape) * dtype.itemsize
-    if needed != end - begin:
-        raise CorruptError(f'tensor "{name}" needs {needed} bytes, range holds {end - begin}')
-    return dtype, tuple(shape), begin, end
-
-
-def _check_cover(entries: Mapping[str, tuple[DType, tuple[int, ...], int, int]], present: int) -> None:
-    """Refuse holes, overlaps, and a data section that is shorter or longer than the ranges."""
-    ranges = sorted((begin, end, name) for name, (_, _, begin, end) in entries.items())
-    covered, before = 0, "the header"
-    for begin, end, name in ranges:
-        if begin > covered:
-            raise CorruptError(
-                f'tensor "{name}" begins at {begin}, {before} ends at {covered}: {begin - covered} bytes of no tensor'
-            )
-        if begin < covered:
-            raise CorruptError(f'tensor "{name}" begins at {begin}, overlaps {before}, which ends at {covered}')
-        covered, before = end, f'"{name}"'
-    if covered > present:
-        name, begin, end = next((name, begin, end) for begin, end, name in ranges if end > present)
-        raise TruncatedError(
-            f'truncated: needs {covered} data bytes, has {present}; "{name}" at {begin} to {end} is the first tensor cut',
-            needed=covered, present=present, tensor=name,
-        )  # fmt: skip
-    if covered < present:
-        raise CorruptError(f"data section has {present} bytes, tensors end at {covered}")
-
-
 def _notes(text: str | None, limits: Limits) -> dict[str, Any]:
     """Give our own JSON object."""
-    if text is None:
-        return {}
-    notes = _parse(text, f'"{METADATA}" "{STAMP}"', limits)
-    if not isinstance(notes, dict):
-        raise CorruptError(f'"{METADATA}" "{STAMP}" is {_kind(notes)}, expected an object')
-    major = notes.get(STAMP, MAJOR)
-    if major != MAJOR:
-        raise UnsupportedFormatError(
-            f'"{METADATA}" "{STAMP}" has version {json.dumps(major)[:20]}, this release reads {MAJOR}',
-            hint="install a newer ckptmigrate",
-        )
-    return notes
+    return {} if text is None else parsed(text, f'"{METADATA}" "{STAMP}"', limits)
 
 
 def _tie(tensors: dict[str, Tensor | Scalar], metadata: dict[str, str], positions: Any) -> dict[str, Tensor | Scalar]:
     """Give the tensors with each tied name beside the one that was kept, and take the ties out of ``metadata``."""
-    if positions is not None and not (isinstance(positions, dict) and all(_is_count(at) for at in positions.values())):
+    if positions is not None and not (isinstance(positions, dict) and all(is_count(at) for at in positions.values())):
         raise CorruptError(f'"{METADATA}" "{STAMP}" has ties that are no positions by name')
     ties = {
         name: kept
@@ -251,23 +106,6 @@ def _tie(tensors: dict[str, Tensor | Scalar], metadata: dict[str, str], position
     placed.update(waiting)
     placed.update((name, tensors[kept]) for name, kept in ties.items() if name not in at)
     return placed
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= LARGEST
-
-
-def _kind(value: Any) -> str:
-    """Name a JSON value's kind in words."""
-    kinds = {
-        dict: "an object",
-        list: "an array",
-        str: "text",
-        int: "a number",
-        float: "a number",
-        bool: "true or false",
-    }
-    return kinds.get(type(value), "null")
 
 
 FORMAT = Format(

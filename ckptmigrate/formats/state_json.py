@@ -15,14 +15,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from ckptmigrate.errors import CorruptError, LimitError, UnsupportedFormatError, reading
+from ckptmigrate.errors import LimitError, reading
 from ckptmigrate.format import Blueprint, Format, Match, Parts, ReadOptions, WriteOptions
-from ckptmigrate.values import NOTHING, brief, dumps, loads
+from ckptmigrate.values import NOTHING, brief
+
+from ._notes import MAJOR, MARK, parsed, spelled
 
 if TYPE_CHECKING:
     from ckptmigrate.files import Source
 
-MARK, MAJOR = "ckptmigrate", 1
 HEAD = 256  # bytes in which the mark must appear: the object's first name, after whatever spaces an editor put there
 MARKED = re.compile(rb'\s*\{\s*"ckptmigrate"\s*:')
 
@@ -43,29 +44,19 @@ def read(source: Source, options: ReadOptions) -> Parts:
         limit = options.limits.text
         if source.size > limit:
             raise LimitError(f"{source.size:,} bytes of text, limit is {limit:,}", limit=limit, claimed=source.size)
-        value = loads(source.read(0, source.size), options.limits)
-        if not isinstance(value, dict) or type(value.get(MARK)) is not int or value[MARK] < 1:
-            found = brief(value.get(MARK)) if isinstance(value, dict) else brief(value)
-            raise CorruptError(f'expected an object with a version under "{MARK}", found {found}')
-        if value[MARK] > MAJOR:
-            raise UnsupportedFormatError(
-                f"version {value[MARK]} of training_state.json, this release reads {MAJOR}",
-                hint="install a newer ckptmigrate",
-            )
-        for name in ("stamp", "record"):
-            if not isinstance(value.get(name, {}), dict):
-                raise CorruptError(f'"{name}" is {brief(value[name])}, expected an object')
-        return Parts(tensors={}, notes=value)
+        return Parts(tensors={}, notes=parsed(source.read(0, source.size), "the object", options.limits))
 
 
 def lay_out(parts: Parts, options: WriteOptions, name: str) -> Blueprint:  # noqa: ARG001 - every writer has this face
     """Give the blueprint of one file: the mark, then ``notes`` in their order. Tensors and trees are problems."""
     notes: dict[str, Any] = {MARK: MAJOR} | {key: value for key, value in parts.notes.items() if key != MARK}
-    text = dumps(notes).encode("ascii") + b"\n"
-    problems = [f'"{tensor}" is a tensor, and {name} holds none' for tensor in parts.tensors or {}]
+    blueprint = Blueprint(last=name)
+    text = spelled(notes, blueprint).encode("ascii") + b"\n"
+    blueprint.files[name], blueprint.sizes[name] = [(0, text)], len(text)
+    blueprint.problems += [f'"{tensor}" is a tensor, and {name} holds none' for tensor in parts.tensors or {}]
     if parts.tree is not NOTHING:
-        problems.append(f"{brief(parts.tree)} is a tree, and {name} holds one record only")
-    return Blueprint(files={name: [(0, text)]}, sizes={name: len(text)}, last=name, problems=problems)
+        blueprint.problems.append(f"{brief(parts.tree)} is a tree, and {name} holds one record only")
+    return blueprint
 
 
 FORMAT = Format(

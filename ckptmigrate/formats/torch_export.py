@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ckptmigrate.errors import UnsupportedFormatError
 from ckptmigrate.format import Format, Match
 
-from ._torch_archives import archive, members
+from ._torch_archives import archive_of
 
 if TYPE_CHECKING:
     from ckptmigrate.files import Source
@@ -24,7 +24,8 @@ _REFUSED = "an exported program (torch.export, .pt2), which holds a graph beside
 
 def sniff(source: Source) -> Match | None:
     """Claim exported programs, to refuse them by name."""
-    return Match(FORMAT, refuse=_REFUSED) if archive(members(source)) == "export" else None
+    found = archive_of(source)
+    return Match(FORMAT, refuse=_REFUSED) if found is not None and found.kind == "export" else None
 
 
 def read(source: Source, options: ReadOptions) -> Parts:  # noqa: ARG001 - the signature of a format

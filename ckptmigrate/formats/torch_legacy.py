@@ -17,15 +17,14 @@ Sources: torch/serialization.py of 0.1 to 2.13, torch/csrc/generic/serialization
 
 from __future__ import annotations
 
-import bz2
 from typing import TYPE_CHECKING
 
 from ckptmigrate.errors import TruncatedError, reading
 from ckptmigrate.format import Format, Match, Parts
-from ckptmigrate.limits import LIMITS
 from ckptmigrate.values import spell, walk
 from ckptmigrate.wire.pickles import first_int
 
+from ._compressed import compressed, opened
 from ._torch import Calls
 from ._torch_pickles import Storages, finish, load
 from ._torch_stream import MAGIC, PROTOCOL, Plan, nested, plan
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from ckptmigrate.format import ReadOptions
 
 _HEAD = 64  # bytes; the magic number at any protocol, with a frame around it, takes some 30
-_GZIP, _BZIP2 = b"\x1f\x8b", b"BZh"
 _NAMED = 5  # tensors named in a message; one storage may carry thousands
 
 
@@ -46,17 +44,12 @@ def sniff(source: Source) -> Match | None:
     head = source.read(0, min(source.size, _HEAD))
     if first_int(head) == MAGIC:
         return Match(FORMAT, {"protocol": _protocol(head)})
-    if head.startswith(_GZIP):
-        try:
-            inner = _opened(source).read(0, _HEAD)
-        except ValueError:  # CorruptError and LimitError are: not gzip after all, or no stream of torch
-            return None
-        return (
-            Match(FORMAT, {"protocol": _protocol(inner), "compression": "gzip"}) if first_int(inner) == MAGIC else None
-        )
-    if head.startswith(_BZIP2) and first_int(_bunzip(source)) == MAGIC:
-        return Match(FORMAT, refuse="a torch file compressed with bzip2; decompress it first (bunzip2)")
-    return None
+    within = compressed(source)
+    if within is None or first_int(within.head) != MAGIC:
+        return None
+    if within.codec != "gzip":
+        return Match(FORMAT, refuse=f"a torch file compressed with {within.codec}; decompress it first ({within.tool})")
+    return Match(FORMAT, {"protocol": _protocol(within.head), "compression": "gzip"})
 
 
 def read(source: Source, options: ReadOptions) -> Parts:
@@ -65,7 +58,7 @@ def read(source: Source, options: ReadOptions) -> Parts:
     Raises TruncatedError, which names a tensor whose storage is short; CorruptError where a storage's counts disagree;
     UnsupportedFormatError for another protocol version than 1001; ForeignCallError, LimitError.
     """
-    source = _opened(source)
+    source = opened(source)
     with reading(source.name):
         found = plan(source, options.limits)
         disk = source.range(0, 0).file.disk
@@ -108,17 +101,6 @@ def _after(source: Source, end: int, trailing: int) -> str:
         else "they are not read"
     )
     return f"{trailing} bytes after the last storage, at {end}: {what}"
-
-
-def _opened(source: Source) -> Source:
-    return source.decoded("gzip", None, LIMITS.inflated) if source.read(0, 2) == _GZIP else source
-
-
-def _bunzip(source: Source) -> bytes:
-    try:  # one block of bzip2 has up to 900 kB and decodes as a whole
-        return bz2.BZ2Decompressor().decompress(source.read(0, min(source.size, 1 << 20)), _HEAD)
-    except OSError:
-        return b""
 
 
 def _protocol(head: bytes) -> int:

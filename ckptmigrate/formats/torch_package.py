@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ckptmigrate.errors import UnsupportedFormatError
 from ckptmigrate.format import Format, Match
 
-from ._torch_archives import archive, members
+from ._torch_archives import archive_of
 
 if TYPE_CHECKING:
     from ckptmigrate.files import Source
@@ -24,7 +24,8 @@ _REFUSED = "a torch.package archive, which is a program with its code; load the 
 
 def sniff(source: Source) -> Match | None:
     """Claim packages, to refuse them by name."""
-    return Match(FORMAT, refuse=_REFUSED) if archive(members(source)) == "package" else None
+    found = archive_of(source)
+    return Match(FORMAT, refuse=_REFUSED) if found is not None and found.kind == "package" else None
 
 
 def read(source: Source, options: ReadOptions) -> Parts:  # noqa: ARG001 - the signature of a format

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ckptmigrate.errors import UnsupportedFormatError
 from ckptmigrate.format import Format, Match
 
-from ._torch_archives import archive, members
+from ._torch_archives import archive_of
 
 if TYPE_CHECKING:
     from ckptmigrate.files import Source
@@ -41,7 +41,8 @@ def read(source: Source, options: ReadOptions) -> Parts:  # noqa: ARG001 - the s
 def _found(source: Source) -> str | None:
     if source.size >= 8 and source.read(0, 8)[4:] == b"PTMF":
         return _MOBILE
-    return _ARCHIVE if archive(members(source)) == "script" else None
+    found = archive_of(source)
+    return _ARCHIVE if found is not None and found.kind == "script" else None
 
 
 FORMAT = Format(

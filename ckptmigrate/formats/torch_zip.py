@@ -22,23 +22,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ckptmigrate.errors import CorruptError, FormatError, LimitError, UnsupportedFormatError, reading
+from ckptmigrate.errors import LimitError, UnsupportedFormatError, reading
 from ckptmigrate.format import Format, Match, Parts
-from ckptmigrate.limits import LIMITS
-from ckptmigrate.values import Inert, loads
 
+from ._compressed import compressed
+from ._notes import parsed
 from ._torch import Calls
-from ._torch_archives import archive, pickles
+from ._torch_archives import archive, archive_of, is_preview
 from ._torch_pickles import Storages, finish, load
 from ._torch_storages import Claim, Storage, fault
 from ._torch_stream import nested
 from ._torch_zip_writer import lay_out
-from ._zip import Directory, Entry, directory, is_zip, listing
+from ._zip import Directory, Entry, directory
+from ._zip_records import LOCAL
 
 if TYPE_CHECKING:
     from ckptmigrate.files import Source
     from ckptmigrate.format import ReadOptions
     from ckptmigrate.limits import Limits
+    from ckptmigrate.values import Inert
 
 _VERSIONS = range(
     1, 11
@@ -48,18 +50,14 @@ _NOTES = ".data/ckptmigrate.json"
 
 def sniff(source: Source) -> Match | None:
     """Claim archives of torch.save by the names of their members, and cut zips of anything, for ``read`` to say so."""
-    if not is_zip(source):
+    found = archive_of(source)
+    if found is not None:
+        facts = {"prefix": found.prefix.rstrip("/"), "current": found.current} if found.kind == "save" else {}
+        return Match(FORMAT, facts) if found.kind in ("save", "cut") else None
+    within = compressed(source)
+    if within is None or not within.head.startswith(LOCAL):
         return None
-    try:
-        names = listing(source, LIMITS)
-    except FormatError:
-        return Match(FORMAT)
-    if archive(names) != "save":
-        return None
-    prefix = _prefix(names)
-    plain = f"{prefix}version" in names or f"{prefix}.data/version" in names
-    first = prefix != "" and names[0].startswith(prefix)  # torch takes the prefix of the first member
-    return Match(FORMAT, {"prefix": prefix.rstrip("/"), "current": plain and first and not _is_preview(names, prefix)})
+    return Match(FORMAT, refuse=f"a zip compressed once more with {within.codec}; decompress it first ({within.tool})")
 
 
 def read(source: Source, options: ReadOptions) -> Parts:
@@ -99,20 +97,6 @@ def read(source: Source, options: ReadOptions) -> Parts:
         return parts
 
 
-def _prefix(names: Any) -> str:
-    """Give what stands before data.pkl, with its slash; of several, the one beside a version."""
-    found = [name.removesuffix("data.pkl") for name in pickles(names)]
-    if len(found) > 1:
-        known = set(names)
-        found = [prefix for prefix in found if {f"{prefix}version", f"{prefix}.data/version"} & known] or found
-    return min(found, key=len)
-
-
-def _is_preview(names: Any, prefix: str) -> bool:
-    starts = [name[len(prefix) :].partition("/")[0] for name in names if name.startswith(prefix)]
-    return "tensors" in starts and "data" not in starts
-
-
 @dataclass(frozen=True, slots=True)
 class _Archive:
     source: Source
@@ -123,11 +107,11 @@ class _Archive:
 
     @classmethod
     def of(cls, source: Source, found: Directory, limits: Limits) -> _Archive:
-        if archive(found.members) != "save":
+        known = archive(found.members)
+        if known is None or known.kind != "save":
             raise UnsupportedFormatError("a zip that torch.save did not write")
-        prefix = _prefix(found.members)
-        folder = "tensors/" if _is_preview(found.members, prefix) else "data/"
-        return cls(source, found.members, prefix, folder, limits)
+        folder = "tensors/" if is_preview(found.members, known.prefix) else "data/"
+        return cls(source, found.members, known.prefix, folder, limits)
 
     def record(self, name: str) -> bytes | None:
         entry = self.members.get(f"{self.prefix}{name}")
@@ -161,10 +145,7 @@ class _Archive:
         text = self.record(_NOTES)
         if text is None:
             return {}
-        notes = loads(text, self.limits)
-        if not isinstance(notes, dict):
-            raise CorruptError(f"{self.prefix}{_NOTES} is no JSON object")
-        return notes
+        return parsed(text, f"{self.prefix}{_NOTES}", self.limits)
 
     def storage(self, claim: Claim, *, big_endian: bool) -> Storage | Inert:
         name = f"{self.prefix}{self.folder}{claim.key}"

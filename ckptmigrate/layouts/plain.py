@@ -27,7 +27,7 @@ LAYOUT = Layout(
             ("scheduler_state_dict",), ("scheduler",), ("lr_scheduler",), ("lr_scheduler_state_dict",), ("schedulers",),
             ("param_schedulers",), ("sched",),
         ),
-        "progress.epoch": (("epoch",), ("epochs",), ("meta", "epoch")),
+        "progress.epoch": (("epoch",), ("meta", "epoch")),
         "progress.step": (
             ("global_step",), ("step",), ("iteration",), ("iter",), ("steps",), ("num_updates",), ("meta", "iter"),
         ),

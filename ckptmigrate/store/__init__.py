@@ -9,26 +9,26 @@ from typing import TYPE_CHECKING, Any
 
 from ckptmigrate import registry, values
 from ckptmigrate.errors import (
-    AmbiguousError,
-    CheckpointError,
     CorruptError,
     ForeignCallError,
     TensorError,
-    UnknownFormatError,
     reading,
 )
 from ckptmigrate.files import Disk, Late
 from ckptmigrate.format import Blueprint, GatherOptions, Match, Parts, ReadOptions, WriteOptions
 from ckptmigrate.tensor import Tensor
 from ckptmigrate.values import NOTHING, Inert, Known, spell
+from ckptmigrate.wire.collector import paused_collector
 
+from . import folder, record
 from .detection import detect, misnamed
-from .gather import gather
+from .folder import child
+from .gather import Added, gather
 from .scatter import Scattered, fits_one_file, scatter
 from .selection import is_bare_model, section_names, select
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from ckptmigrate.checkpoint import Checkpoint
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ckptmigrate.tensor import Promise
 
 __all__ = [
+    "child",
     "compare_parts",
     "detect",
     "fits_one_file",
@@ -74,7 +75,7 @@ def open_checkpoint(
     held = disk or Disk()
     try:
         with reading(str(path)):
-            checkpoint = _open(held.open(path), read_options, gather_options)
+            checkpoint = _open(held.open(path), held, read_options, gather_options)
     except BaseException:
         if disk is None:
             held.close()
@@ -83,14 +84,15 @@ def open_checkpoint(
     return checkpoint
 
 
-def _open(source: Source, read_options: ReadOptions, options: GatherOptions) -> Checkpoint:
+def _open(source: Source, disk: Disk, read_options: ReadOptions, options: GatherOptions) -> Checkpoint:
     wanted = registry.layout(options.layout) if options.layout else None
-    layout = _folder_layout(source, wanted) if source.is_folder() else None
+    added = _added(disk, read_options, options)
+    layout = folder.claims(source, wanted) if source.is_folder() else None
     if layout is not None:
-        return _open_folder(source, layout, read_options, options)
+        return _open_folder(source, layout, read_options, options, added)
     match = detect(source)
     parts = read(source, read_options, match)
-    checkpoint = gather({"": parts}, options, container=match.format.name, layout=wanted)
+    checkpoint = gather({"": parts}, options, container=match.format.name, layout=wanted, added=added)
     checkpoint.origin.facts[CURRENT] = match.current
     if source.is_folder():
         checkpoint.origin.facts[FOLDER] = True
@@ -99,50 +101,58 @@ def _open(source: Source, read_options: ReadOptions, options: GatherOptions) -> 
     return checkpoint
 
 
-def _folder_layout(source: Source, wanted: Layout | None) -> Layout | None:
-    """Give the layout of files that claims a folder: with most of its ``recognised_by`` there."""
-    names = set(source.children())
-    layouts = [wanted] if wanted is not None else list(registry.layouts())
-    claims = [layout for layout in layouts if layout.files and names.issuperset(layout.recognised_by)]
-    most = max((len(layout.recognised_by) for layout in claims), default=0)
-    best = [layout for layout in claims if len(layout.recognised_by) == most]
-    if len(best) > 1:
-        listed = sorted(layout.name for layout in best)
-        raise AmbiguousError(
-            f"layouts {' and '.join(listed)} claim the folder", candidates=listed, hint=f"--layout {listed[0]}"
+def _added(disk: Disk, read_options: ReadOptions, options: GatherOptions) -> tuple[Added, ...]:
+    """Read the further files that a caller names; one that is named for two sections is read once."""
+    by_path: dict[str, Parts] = {}
+    added: list[Added] = []
+    for section, path in options.parts.items():
+        with reading(path):
+            if path not in by_path:
+                by_path[path] = read(disk.open(path), read_options)
+        added.append(
+            (section.removesuffix("s") + "s" if section != "model" else section, _short(path, by_path), by_path[path])
         )
-    return best[0] if best else None
+    return tuple(added)
 
 
-def _open_folder(source: Source, layout: Layout, read_options: ReadOptions, options: GatherOptions) -> Checkpoint:
-    """Read the files of a layout, each through its own format; of several for one section the one in a current format counts."""
-    parts: dict[str, Parts] = {}
-    chosen: dict[str, tuple[str, Match]] = {}
-    skipped: list[str] = []
-    for name in source.children():
-        child = source.child(name)
-        try:
-            match = None if child.is_folder() else detect(child)
-        except UnknownFormatError:
-            match = None
-        if match is None:
-            skipped.append(name)
-            continue
-        stem = name.partition(".")[0]
-        if stem not in chosen or (match.current and not chosen[stem][1].current):
-            chosen[stem] = (name, match)
-        else:
-            skipped.append(name)
-    for name, match in chosen.values():
-        parts[name] = read(source.child(name), read_options, match)
-    model = chosen.get(layout.files.get("model", ""), next(iter(chosen.values()), None))
-    if model is None:
-        raise CheckpointError(f"no file of layout {layout.name} is there")
-    checkpoint = gather(parts, options, container=model[1].format.name, layout=layout)
-    checkpoint.origin.facts |= {FOLDER: True, CURRENT: all(match.current for _, match in chosen.values())}
-    if skipped:
-        checkpoint.ledger.notes.append(f"not read, as no part of the checkpoint: {', '.join(skipped)}")
+def _short(path: str, paths: Iterable[str]) -> str:
+    """Give the name of a file; its whole path where another has that name."""
+    name = path.rpartition("/")[2]
+    return name if sum(other.rpartition("/")[2] == name for other in paths) == 1 else path
+
+
+def _open_folder(
+    source: Source, layout: Layout, read_options: ReadOptions, options: GatherOptions, added: tuple[Added, ...]
+) -> Checkpoint:
+    """Read the files of a layout, each through its own format."""
+    chosen = folder.choose(source, layout, options.epoch)
+    parts = {
+        n: read(child(source, n), read_options, chosen.matches[n]) for n, s in chosen.files.items() if not _late(s)
+    }
+    said = next((p.notes[record.RECORD] for p in parts.values() if record.RECORD in p.notes), None)
+    folder.keep_recorded(chosen, said, record.twin_files(said or {}), layout)
+    parts = {
+        n: parts[n] if n in parts else read(child(source, n), read_options, chosen.matches[n]) for n in chosen.files
+    }
+    first = next(iter(chosen.files))
+    checkpoint = gather(
+        parts,
+        options,
+        container=chosen.matches[first].format.name,
+        layout=layout,
+        files=chosen.files,
+        epoch=chosen.epoch,
+        added=added,
+    )
+    checkpoint.origin.facts |= {FOLDER: True, CURRENT: all(match.current for match in chosen.matches.values())}
+    if chosen.others:
+        checkpoint.ledger.notes.append(f"not read, as no part of the checkpoint: {', '.join(chosen.others)}")
     return checkpoint
+
+
+def _late(section: str) -> bool:
+    """Say whether our record, in another file, tells what a file is."""
+    return section.startswith("twins.") or section == folder.VALUES
 
 
 def is_folder(checkpoint: Checkpoint) -> bool:
@@ -161,9 +171,10 @@ def read(source: Source, options: ReadOptions, match: Match | None = None) -> Pa
     TensorError names the key path of a value that is no tensor and should be; ForeignCallError lists all calls that nobody knows,
     with path and name, unless ``options.inert_calls``.
     """
-    with reading(source.name):
+    with reading(source.name), paused_collector():
         parts = (match or detect(source)).format.read(source, options)
         if parts.tree is not NOTHING:
+            values.check_size(parts.tree, options.limits)
             _refuse(parts.tree, options)
     return parts
 
@@ -200,7 +211,10 @@ def _refuse(tree: Any, options: ReadOptions) -> None:
 
 
 def lay_out(scattered: Scattered, options: WriteOptions) -> Blueprint:
-    """Give one blueprint for all files, each laid out by its own format; problems and what is left out are collected."""
+    """Give one blueprint for all files, each laid out by its own format; problems and what is left out are collected.
+
+    Where no format says which file makes the set whole, it is the one that stands last.
+    """
     whole = Blueprint()
     for name, (chosen, parts) in scattered.items():
         if chosen.lay_out is None:
@@ -215,6 +229,8 @@ def lay_out(scattered: Scattered, options: WriteOptions) -> Blueprint:
         whole.notes += one.notes
         for tensor_name, tensor in _tensors(parts):
             whole.names.setdefault(tensor.promise, []).append(tensor_name)
+    if whole.last is None and len(scattered) > 1:
+        whole.last = next(reversed(scattered))
     return whole
 
 
@@ -266,11 +282,11 @@ def _with_names(error: CorruptError, blueprint: Blueprint) -> CorruptError:
     )
 
 
-def compare_parts(planned: Parts, read: Parts, out: Out) -> list[str]:
+def compare_parts(planned: Parts, read: Parts, out: Out, *, ties: bool = True) -> list[str]:
     """Give what differs between the parts that were planned and those that the written file's own reader gives.
 
     Names, dtypes, shapes, notes, and that each name's bytes lie where ``out`` laid that name's promise: two equal tensors that
-    were swapped, and a tie that came apart, are found without reading a byte of them.
+    were swapped, and (``ties``: they are to be kept) a tie that came apart, are found without reading a byte of them.
     """
     found: list[str] = []
     wanted, present = dict(_tensors(planned)), dict(_tensors(read))
@@ -279,6 +295,8 @@ def compare_parts(planned: Parts, read: Parts, out: Out) -> list[str]:
     for name, tensor in wanted.items():
         if name in present:
             found += _compare(name, tensor.promise, present[name].promise, out.laid)
+    if ties and not found:
+        found += _apart(wanted, present)
     if list(wanted) != list(present) and not found:
         found.append("the tensors stand in another order")
     said = values.loads(values.dumps(planned.notes))
@@ -299,6 +317,17 @@ def _compare(name: str, planned: Promise, read: Promise, laid: Mapping[Any, list
             f"{name} is read at {plain.offset} ({plain.nbytes} bytes), its bytes were laid at {laid.get(planned, [])}"
         ]
     return []
+
+
+def _apart(planned: Mapping[str, Tensor], read: Mapping[str, Tensor]) -> list[str]:
+    """Give the names that were tied, and are read from two places."""
+    kept: dict[Promise, str] = {}
+    pairs = [(kept.setdefault(t.promise, name), name) for name, t in planned.items() if t.nbytes]
+    return [
+        f"{name} was tied to {first}, and is read from a place of its own"
+        for first, name in pairs
+        if read[first].promise != read[name].promise
+    ]
 
 
 def _tensors(parts: Parts) -> Iterator[tuple[str, Tensor]]:

@@ -4,8 +4,9 @@
      "record": {"family", "progress", "modules", "model": {"roles", "ids"}, "twins": {name: {"roles", "ids", "file"}},
                 "optimizers": [{"kind", "params", "groups", "shared"}], "schedulers", "values", "places"}}
 
-A file that holds tensors by name has everything in its record, value trees through ``values.encode``. A file that holds a tree
-has only what the tree cannot say, and under "places" where each section lies in it.
+Files that hold tensors by name have everything in their record, value trees through ``values.encode``. Where a family packs its
+own optimizers and schedulers into files, the record has no slots and no schedulers, and says what the family cannot. A file that
+holds a tree has only what the tree cannot say, and under "places" where each section lies in it.
 """
 
 from __future__ import annotations
@@ -17,13 +18,17 @@ from ckptmigrate.checkpoint import Applied, Optimizer, Param, Progress, Slot, St
 from ckptmigrate.errors import CorruptError
 from ckptmigrate.tensor import Tensor
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from .owners import reorder
 
-    from ckptmigrate.checkpoint import Checkpoint
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ckptmigrate.checkpoint import Checkpoint, Counts
     from ckptmigrate.values import Path, Tree
 
 _BY = (None, "file", "order", "like")
+RECORD = "record"  # the key of the record in our JSON object, and what a layout's table calls its file
+COUNTS = (None, "finished", "last", "next")
 
 
 def stamp_notes(stamp: Stamp) -> dict[str, Any]:
@@ -79,8 +84,53 @@ def of_tensors(
         into.update(tensors)
         return text
 
+    found = _beside_optimizers(checkpoint, files, encoded, state) | {
+        "optimizers": [
+            _optimizer_of(
+                optimizer,
+                [
+                    [] if p.slots is None else [encoded({s: v.value for s, v in p.slots.items()}, f"{n}/{i}", slots)]
+                    for i, p in enumerate(optimizer.params)
+                ],
+                lambda tree, name, n=n: encoded(tree, f"{n}/{name}", slots),  # type: ignore[misc] # a default binds n
+            )
+            for n, optimizer in enumerate(checkpoint.optimizers)
+        ],
+        "schedulers": encoded(checkpoint.schedulers, "schedulers", state),
+    }
+    return {key: value for key, value in found.items() if not _empty(value)}, slots, state
+
+
+def of_files(checkpoint: Checkpoint, files: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Give the record of a checkpoint whose optimizers and schedulers its family packs, and the tensors of the values."""
+    state: dict[str, Tensor] = {}
+
+    def encoded(tree: Tree, prefix: str, into: dict[str, Tensor]) -> Any:
+        text, tensors = values.encode(tree, prefix)
+        into.update(tensors)
+        return text
+
+    found = _beside_optimizers(checkpoint, files, encoded, state) | {
+        "optimizers": [
+            _optimizer_of(
+                optimizer,
+                [[p.slots is not None] for p in optimizer.params],
+                lambda tree, name, n=n: encoded(tree, f"optimizers/{n}/{name}", state),  # type: ignore[misc] # a default binds n
+            )
+            for n, optimizer in enumerate(checkpoint.optimizers)
+        ]
+    }
+    return {key: value for key, value in found.items() if key == "progress" or not _empty(value)}, state
+
+
+def _beside_optimizers(
+    checkpoint: Checkpoint,
+    files: Mapping[str, str],
+    encoded: Callable[[Tree, str, dict[str, Tensor]], Any],
+    state: dict[str, Tensor],
+) -> dict[str, Any]:
     progress = checkpoint.progress
-    found: dict[str, Any] = {
+    return {
         "family": checkpoint.family,
         "progress": {
             "epoch": progress.epoch,
@@ -91,27 +141,21 @@ def of_tensors(
         "modules": encoded(checkpoint.modules, "modules", state),
         "model": _identities(checkpoint.model),
         "twins": {n: _identities(t) | ({"file": files[n]} if n in files else {}) for n, t in checkpoint.twins.items()},
-        "optimizers": [
-            {
-                "kind": optimizer.kind,
-                "params": [
-                    [p.name, p.by, encoded(p.key, "", {}), p.group]
-                    + (
-                        []
-                        if p.slots is None
-                        else [encoded({s: v.value for s, v in p.slots.items()}, f"{n}/{i}", slots)]
-                    )
-                    for i, p in enumerate(optimizer.params)
-                ],
-                "groups": encoded(optimizer.groups, f"{n}/groups", slots),
-                "shared": encoded(optimizer.shared, f"{n}/shared", slots),
-            }
-            for n, optimizer in enumerate(checkpoint.optimizers)
-        ],
-        "schedulers": encoded(checkpoint.schedulers, "schedulers", state),
         "values": encoded(checkpoint.values, "values", state),
     }
-    return {key: value for key, value in found.items() if not _empty(value)}, slots, state
+
+
+def _optimizer_of(optimizer: Optimizer, states: list[list[Any]], encoded: Callable[[Tree, str], Any]) -> dict[str, Any]:
+    """Give an optimizer's entry: ``states`` is what stands behind name, by, key and group of each parameter."""
+    return {
+        "kind": optimizer.kind,
+        "params": [
+            [p.name, p.by, values.encode(p.key, "")[0], p.group, *state]
+            for p, state in zip(optimizer.params, states, strict=True)
+        ],
+        "groups": encoded(optimizer.groups, "groups"),
+        "shared": encoded(optimizer.shared, "shared"),
+    }
 
 
 def of_tree(checkpoint: Checkpoint, places: Mapping[str, Path], beside: Mapping[str, Tree]) -> dict[str, Any]:
@@ -139,18 +183,100 @@ def places_of(record: Mapping[str, Any]) -> dict[str, Path] | None:
         return {_text(section): tuple(values.decode(path, {})) for section, path in record["places"].items()}
 
 
-def add_from_tree(record: Mapping[str, Any], checkpoint: Checkpoint) -> None:
-    """Add to a checkpoint what a tree's record says beside the tree."""
+def without_tensors(record: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Give what a record says without the trees whose tensors lie in a file that is not there, and the names of these."""
+    with _shaped("the record"):
+        kept, lost = dict(record), list[str]()
+        if _holds_tensors(kept.get("values", {})) and isinstance(kept["values"], dict):
+            lost += [f"values.{name}" for name, tree in kept["values"].items() if _holds_tensors(tree)]
+            kept["values"] = {name: tree for name, tree in kept["values"].items() if not _holds_tensors(tree)}
+        if _holds_tensors(kept.get("progress", {}).get("best")):
+            lost.append("progress.best")
+            kept["progress"] = {name: value for name, value in kept["progress"].items() if name != "best"}
+        if _holds_tensors(kept.get("schedulers", [])):
+            lost.append("schedulers")
+            del kept["schedulers"]
+        if _holds_tensors(optimizers := kept.get("optimizers", [])):
+            lost.append("optimizers")
+            kept["optimizers"] = [{k: v for k, v in each.items() if not _holds_tensors(v)} for each in optimizers]
+        return kept, lost
+
+
+def _holds_tensors(encoded: Any) -> bool:
+    stack = [encoded]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, list):
+            if node and node[0] in ("@tensor", "@quantised"):
+                return True
+            stack.extend(node)
+        elif isinstance(node, dict):
+            stack.extend(node.values())
+    return False
+
+
+def twin_files(record: Mapping[str, Any]) -> dict[str, str]:
+    """Give the stem of the file of each twin that a folder's record tells."""
+    with _shaped("the record's twins"):
+        return {name: _text(entry.get("file", name)) for name, entry in record.get("twins", {}).items()}
+
+
+def add_from_tree(record: Mapping[str, Any], checkpoint: Checkpoint) -> int:
+    """Add to a checkpoint what a tree's record says beside the tree; give the number of optimizers that it names, or not."""
+    told = 0
     with _shaped("the record"):
         checkpoint.family = _text(record.get("family", checkpoint.family))
-        checkpoint.progress.counts = record.get("counts", checkpoint.progress.counts)
+        checkpoint.progress.counts = _counts(record.get("counts", checkpoint.progress.counts))
         _identify(checkpoint, record)
         checkpoint.values |= values.decode(record.get("values", {}), {})
         for optimizer, said in zip(checkpoint.optimizers, record.get("optimizers", ()), strict=False):
             optimizer.kind = said.get("kind")
             if len(said["names"]) == len(optimizer.params):
+                told += 1
                 for param, (name, by) in zip(optimizer.params, said["names"], strict=True):
                     param.name, param.by = name, _BY[_BY.index(by)]  # type: ignore[assignment] # one of the four
+    return told
+
+
+def add_from_files(record: Mapping[str, Any], state: Mapping[str, Any], checkpoint: Checkpoint) -> None:
+    """Add to a checkpoint, whose optimizers the family unpacked and named, all that ``of_files`` took from one."""
+    with _shaped("the record"):
+        checkpoint.family = _text(record.get("family", checkpoint.family))
+        checkpoint.progress = _progress(record, state)
+        checkpoint.modules |= values.decode(record.get("modules", {}), state)
+        _identify(checkpoint, record)
+        checkpoint.values |= values.decode(record.get("values", {}), state)
+        for index, said in enumerate(record.get("optimizers", ())[: len(checkpoint.optimizers)]):
+            _complete(checkpoint, index, said, state)
+
+
+def _complete(checkpoint: Checkpoint, index: int, said: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    """Give an optimizer that its family unpacked its own order, groups and entries without state."""
+    optimizer = checkpoint.optimizers[index]
+    places = {param.name: place for place, param in enumerate(optimizer.params) if param.name is not None}
+    nameless = [place for place, param in enumerate(optimizer.params) if param.name is None]
+    order: list[int] = []
+    added: list[Param] = []
+    for name, by, key, group, stated in said.get("params", ()):
+        place = places.pop(name, None) if name is not None else nameless.pop(0) if stated and nameless else None
+        if place is None:
+            slots: dict[str, Slot] | None = {} if stated else None
+            added.append(Param(name, _BY[_BY.index(by)], values.decode(key, {}), group, slots))  # type: ignore[arg-type] # one of the four
+            place = len(optimizer.params) + len(added) - 1
+        else:
+            param = optimizer.params[place]
+            param.name, param.by, param.group = name, _BY[_BY.index(by)], group  # type: ignore[assignment] # one of the four
+            param.slots = param.slots if stated else None
+        order.append(place)
+    if places or nameless:
+        checkpoint.ledger.warnings.append(
+            f"optimizer {index}: {len(places) + len(nameless)} entries are not in our record of it; they stand behind the others"
+        )
+    optimizer.params += added
+    reorder(checkpoint, index, [*order, *sorted([*places.values(), *nameless])])
+    optimizer.kind = said.get("kind", optimizer.kind)
+    optimizer.groups = values.decode(said.get("groups", []), state) or optimizer.groups
+    optimizer.shared = values.decode(said.get("shared", {}), state)
 
 
 def add_from_tensors(
@@ -159,9 +285,7 @@ def add_from_tensors(
     """Add to a checkpoint all that ``of_tensors`` took from one."""
     with _shaped("the record"):
         checkpoint.family = _text(record.get("family", checkpoint.family))
-        said = record.get("progress", {})
-        best = values.decode(said.get("best"), state)
-        checkpoint.progress = Progress(said.get("epoch"), said.get("counts"), said.get("step"), best)
+        checkpoint.progress = _progress(record, state)
         checkpoint.modules = values.decode(record.get("modules", {}), state)
         _identify(checkpoint, record)
         checkpoint.optimizers = [_optimizer(entry, slots) for entry in record.get("optimizers", ())]
@@ -176,6 +300,24 @@ def _optimizer(entry: Mapping[str, Any], slots: Mapping[str, Any]) -> Optimizer:
         params.append(Param(name, _BY[_BY.index(by)], values.decode(key, {}), group, decoded))  # type: ignore[arg-type] # one of the four
     groups, shared = values.decode(entry.get("groups", []), slots), values.decode(entry.get("shared", {}), slots)
     return Optimizer(entry.get("kind"), params, groups, shared)
+
+
+def _progress(record: Mapping[str, Any], state: Mapping[str, Any]) -> Progress:
+    said = record.get("progress", {})
+    best = values.decode(said.get("best"), state)
+    return Progress(_whole(said.get("epoch")), _counts(said.get("counts")), _whole(said.get("step")), best)
+
+
+def _whole(value: Any) -> int | None:
+    if value is not None and type(value) is not int:
+        raise TypeError(value)
+    return value
+
+
+def _counts(value: Any) -> Counts | None:
+    if value not in COUNTS:
+        raise ValueError(value)
+    return value  # type: ignore[no-any-return] # one of the four
 
 
 def _identities(tensors: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -18,17 +18,18 @@ from ckptmigrate.tensor import Tensor
 from ckptmigrate.values import spell
 
 from . import record
+from .folder import patterns
 from .selection import section_names
 from .tree_parts import tree_parts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ckptmigrate.checkpoint import Checkpoint, Optimizer
+    from ckptmigrate.checkpoint import Checkpoint
     from ckptmigrate.format import Family, Layout, WriteOptions
     from ckptmigrate.values import Tree
 
-_STEM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_STEM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 Scattered = dict[str, tuple[Format, Parts]]
 
 
@@ -40,6 +41,11 @@ def scatter(
     ``layout`` None puts every section back where it lay. Inert nodes are taken out, each noted in the ledger.
     UsageError where the target cannot be what is asked.
     """
+    if layout is None and (apart := sorted({p.file for p in checkpoint.origin.places.values() if p.file})):
+        raise UsageError(
+            f"nothing can be put back where it lay in one file: {', '.join(apart)} held a part of it",
+            hint="--layout standard",
+        )
     clean = _pruned(checkpoint)
     if target.speaks == "tree":
         return {name or f"checkpoint{target.suffixes[0]}": (target, tree_parts(clean, target, layout, options))}
@@ -50,7 +56,7 @@ def scatter(
             hint="only a named bridge crosses families: --chain NAME",
         )
     if name:
-        return {name: (target, _model_file(clean, target, options))}
+        return {name: (target, _one_file(clean, target, family, options))}
     standard = layout if layout is not None and layout.files else registry.layout(target.standard or "")
     return _folder(clean, target, standard, family, options)
 
@@ -65,15 +71,34 @@ def fits_one_file(checkpoint: Checkpoint, target: Format, layout: Layout | None)
     more = [s for s in section_names(checkpoint) if s.startswith(("twins", "optimizers"))]
     more += [f"schedulers.{i}" for i, tree in enumerate(checkpoint.schedulers) if _has_tensors(tree)]
     more += [f"values.{name}" for name, tree in checkpoint.values.items() if _has_tensors(tree)]
-    if not checkpoint.model:
-        more = more or ["no model"]
     if _has_tensors(checkpoint.progress.best):
         more.append("progress")
+    if not checkpoint.model:
+        if target.family is not None and _alone(checkpoint) is not None:
+            return []
+        return [
+            f"one {target.name} file holds a model, and the checkpoint has none: give OUT without a suffix (a folder)"
+        ]
     if not more:
         return []
     listed = ", ".join(more)
     remedies = "give OUT without a suffix (a folder), or take the model alone with --sections model"
     return [f"one {target.name} file holds a model, and the checkpoint has {listed}: {remedies}"]
+
+
+def _alone(checkpoint: Checkpoint) -> tuple[str, Any] | None:
+    """Give the one optimizer or scheduler that is all there is."""
+    values: list[tuple[str, Any]] = [("optimizers", o) for o in checkpoint.optimizers]
+    values += [("schedulers", s) for s in checkpoint.schedulers]
+    return values[0] if len(values) == 1 and not checkpoint.model and not checkpoint.twins else None
+
+
+def _one_file(checkpoint: Checkpoint, target: Format, family: Family | None, options: WriteOptions) -> Parts:
+    alone = _alone(checkpoint)
+    if family is None or alone is None:
+        return _model_file(checkpoint, target, options)
+    packed = family.pack(*alone, checkpoint)
+    return dataclasses.replace(packed, notes={} if options.bare else record.stamp_notes(checkpoint.stamp))
 
 
 def _has_tensors(tree: Tree) -> bool:
@@ -147,7 +172,7 @@ def _folder(
     checkpoint: Checkpoint, target: Format, layout: Layout, family: Family | None, options: WriteOptions
 ) -> Scattered:
     if family is not None:
-        return _framework_folder(checkpoint, target, layout, family)
+        return _framework_folder(checkpoint, target, layout, family, options)
     if options.bare:
         raise UsageError(
             "--bare writes no record, and without it a folder's optimizers and values cannot be read back",
@@ -176,37 +201,67 @@ def _folder(
 
 def _twin_stems(checkpoint: Checkpoint, layout: Layout) -> dict[str, str]:
     """Give each twin its file's stem: its name, where that is a plain file name that no other section has."""
-    taken = {stem for stem in layout.files.values() if "{" not in stem}
+    taken = {text.rpartition("/")[2].partition("{")[0].rstrip("-") for text in patterns(layout).values()}
     stems: dict[str, str] = {}
     for number, name in enumerate(checkpoint.twins):
-        stem = layout.files["twins"].format(twin=name)
-        if not _STEM.fullmatch(stem) or "." in stem or stem.lower() in taken:
+        stem = name
+        if not _STEM.fullmatch(stem) or stem.lower() in taken:
             stem = f"twin-{number}"
         taken.add(stem.lower())
         stems[name] = stem
     return stems
 
 
-def _framework_folder(checkpoint: Checkpoint, target: Format, layout: Layout, family: Family) -> Scattered:
-    """Give the files that a framework's own checkpointer writes: the family packs what is no model."""
-    epoch = {"epoch": checkpoint.progress.epoch if checkpoint.progress.epoch is not None else 0}
-    suffix = target.suffixes[0]
-    files: Scattered = {}
-    stamp = record.stamp_notes(checkpoint.stamp)
-    if checkpoint.model:
-        files[layout.files["model"].format(**epoch) + suffix] = (
-            target,
-            _tensors(checkpoint, checkpoint.model, target, stamp),
-        )
-    packed: list[tuple[str, Optimizer | Tree]] = [
-        *(("optimizers", o) for o in checkpoint.optimizers),
-        *(("schedulers", s) for s in checkpoint.schedulers),
-    ]
-    for kind, value in packed:
-        name = layout.files[kind].format(**epoch) + suffix
-        if name in files:
+def _framework_folder(
+    checkpoint: Checkpoint, target: Format, layout: Layout, family: Family, options: WriteOptions
+) -> Scattered:
+    """Give the files that a framework's own checkpointer writes; our record in the first of them says what it has no place for.
+
+    UsageError names the sections that the layout has no file for.
+    """
+    epoch = checkpoint.progress.counted(None if callable(layout.epoch_counts) else layout.epoch_counts) or 0
+    stamp = {} if options.bare else record.stamp_notes(checkpoint.stamp)
+    suffix, table = target.suffixes[0], patterns(layout)
+    files: dict[str, Parts] = {}
+    missing: list[str] = []
+
+    def add(section: str, parts: Parts, number: int = 0, **holes: Any) -> str:
+        kind = section.partition(".")[0]
+        if kind not in table:
+            missing.append(section)
+            return ""
+        stem = table[kind].format(epoch=epoch, **holes) + (f"-{number}" if number else "")
+        if stem + suffix in files:
             raise UsageError(
-                f"{layout.name} has one file for {kind}, and the checkpoint has several", hint=f"--drop {kind}.1"
+                f"{layout.name} would have two files of the name {stem + suffix}", hint=f"--drop {section}"
             )
-        files[name] = (target, family.pack(kind, value, checkpoint))
-    return files
+        files[stem + suffix] = dataclasses.replace(parts, notes={**stamp, **parts.notes})
+        return stem
+
+    held = dataclasses.replace(checkpoint, values={n: v for n, v in checkpoint.values.items() if n != "metadata"})
+    if checkpoint.model:
+        add("model", _tensors(checkpoint, checkpoint.model, target, {}))
+    for number, optimizer in enumerate(checkpoint.optimizers):
+        add(f"optimizers.{number}", family.pack("optimizers", optimizer, checkpoint), number)
+    for number, scheduler in enumerate(checkpoint.schedulers):
+        add(f"schedulers.{number}", family.pack("schedulers", scheduler, checkpoint), number)
+    if options.bare:
+        missing += [s for s in section_names(held) if s.startswith(("twins", "values"))]
+    else:
+        stems = {
+            name: add(f"twins.{name}", _tensors(checkpoint, checkpoint.twins[name], target, {}), twin=stem)
+            for name, stem in _twin_stems(checkpoint, layout).items()
+        }
+        said, state = record.of_files(held, stems)
+        if state:
+            add("values", _tensors(checkpoint, state, target, {}))
+        if files:
+            next(iter(files.values())).notes[record.RECORD] = said
+    if missing:
+        raise UsageError(
+            f"layout {layout.name} has no file for {', '.join(missing)}", hint=f"--drop {missing[0].partition('.')[0]}"
+        )
+    first, *others = files
+    return {
+        name: (target, files[name]) for name in (*others, first)
+    }  # without the first nobody takes the set for whole

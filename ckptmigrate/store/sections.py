@@ -1,10 +1,7 @@
-"""Where the parts of a checkpoint lie in one tree: by a layout's table, and by what a value looks like.
+"""Where the parts of a checkpoint lie in one tree: where a caller says, by a layout's table, and by what a value looks like.
 
-    bare state dict     its keys are names, its values tensors; beside them at most numbers, text, `_extra_state`
-    nested              no member looks like one: all tensors of the tree, names joined by "/"
-    tensor, list        "value"; "0", "1", …
-
-Exactly one candidate is the model. A further one with exactly the model's names is a twin. Anything else is ambiguous.
+Exactly one candidate is the model. A further one with exactly the model's names is a twin. Anything else is ambiguous. Every
+value that the family accepts as an optimizer is one, wherever it lies.
 """
 
 from __future__ import annotations
@@ -12,10 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ckptmigrate.errors import AmbiguousError, CheckpointError, SectionError
+from ckptmigrate.checkpoint import Optimizer
+from ckptmigrate.errors import AmbiguousError, CheckpointError, OptimizerError, SectionError
 from ckptmigrate.format import Parts
 from ckptmigrate.tensor import Tensor
-from ckptmigrate.values import NOTHING, Inert, Known, Ordered, Scalar, spell
+from ckptmigrate.values import NOTHING, Scalar, spell
+
+from .paths import at, keys, members, names, resolve
+from .selection import is_wanted
+from .state_dicts import StateDict, any_tensors, at_root, nested, state_dict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -23,22 +25,10 @@ if TYPE_CHECKING:
     from ckptmigrate.format import Family, GatherOptions, Layout
     from ckptmigrate.values import Path, Tree
 
-EXTRA_STATE = "_extra_state"
-METADATA = "_metadata"
-LONE = "value"  # the name of a tensor that has none
-_PLAIN = (bool, int, float, str, bytes, Scalar, Known, Inert, tuple, type(None))
+    Table = Mapping[str, Sequence[Path]]
+
+SHALLOW = 2  # keys: a scheduler looks like any dictionary that counts epochs, so it is not looked for further down
 _MARKS = ("state_dict", "model", "params", "net")  # what a twin's key says beside the twin's name
-
-
-@dataclass(slots=True)
-class StateDict:
-    """A set of tensors by name: ``paths`` says where each lies below its section, ``others`` what is no tensor, by name."""
-
-    tensors: dict[str, Tensor]
-    paths: dict[str, Path]
-    others: dict[str, Tree] = field(default_factory=dict)
-    modules: dict[str, dict[str, Any]] = field(default_factory=dict)
-    shape: str = "flat"  # "lone": one tensor, "list", "nested"
 
 
 @dataclass(slots=True)
@@ -48,15 +38,12 @@ class Sections:
     layout: Layout | None = None
     places: dict[str, Path] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
-
+    notes: list[str] = field(default_factory=list)
     taken: set[Path] = field(default_factory=set)
-    counts: dict[str, int] = field(default_factory=dict)  # of optimizers and schedulers
     above: set[Path] = field(default_factory=set)  # every path that leads to a place, and the places
 
     def put(self, section: str, path: Path, value: Any) -> None:
         """Note a section."""
-        kind = section.partition(".")[0]
-        self.counts[kind] = self.counts.get(kind, 0) + 1
         self.places[section] = path
         self.values[section] = value
         self.above.update(path[:n] for n in range(len(path) + 1))
@@ -64,146 +51,60 @@ class Sections:
 
     def next(self, kind: str) -> str:
         """Give the section of the next optimizer or scheduler."""
-        return f"{kind}.{self.counts.get(kind, 0)}"
+        return next(s for n in range(len(self.places) + 1) if (s := f"{kind}.{n}") not in self.places)
 
     def covers(self, path: Path) -> bool:
         """Say whether a section lies at, above or below a path."""
-        return path in self.above or any(path[:n] in self.taken for n in range(len(path) + 1))
+        return path in self.above or self.holds(path)
 
-
-def at(tree: Tree, path: Path) -> Tree:
-    """Give the node at a path of keys and indices, NOTHING where there is none."""
-    for key in path:
-        if isinstance(tree, dict):
-            tree = tree.get(key, NOTHING)
-        elif isinstance(tree, list | tuple) and isinstance(key, int) and 0 <= key < len(tree):
-            tree = tree[key]
-        elif isinstance(tree, list | tuple) and isinstance(key, str) and key.isdecimal() and int(key) < len(tree):
-            tree = tree[int(key)]  # a path that was typed
-        else:
-            return NOTHING
-    return tree
-
-
-def without(tree: Tree, paths: Sequence[Path]) -> Tree:
-    """Give a tree without the nodes at ``paths``: keys are gone, list items None, containers that are empty then are gone too."""
-    if () in paths:
-        return NOTHING
-    below: dict[Any, list[Path]] = {}
-    for path in paths:
-        below.setdefault(path[0], []).append(path[1:])
-    if isinstance(tree, dict):
-        kept = Ordered() if isinstance(tree, Ordered) else {}
-        if isinstance(kept, Ordered) and isinstance(tree, Ordered):
-            kept.attributes = tree.attributes
-        for key, value in tree.items():
-            rest = without(value, below[key]) if key in below else value
-            if rest is not NOTHING:
-                kept[key] = rest
-        return kept or NOTHING
-    items = [without(value, below[i]) if i in below else value for i, value in enumerate(tree)]
-    return NOTHING if all(item is NOTHING for item in items) else [None if item is NOTHING else item for item in items]
-
-
-def any_tensors(value: Tree) -> StateDict | None:
-    """Give the tensors of a value of any form: a state dict, one tensor, a list of them, a nest of them."""
-    if isinstance(value, Tensor):
-        return StateDict({LONE: value}, {LONE: ()}, shape="lone")
-    if isinstance(value, list | tuple) and value and all(isinstance(item, Tensor) for item in value):
-        return StateDict(
-            {str(i): t for i, t in enumerate(value)}, {str(i): (i,) for i in range(len(value))}, shape="list"
-        )
-    return state_dict(value) or _nested(value)
-
-
-def state_dict(value: Tree) -> StateDict | None:
-    """Give the state dict that a value is; None for anything else, a single tensor too."""
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        return None
-    tensors = {name: item for name, item in value.items() if isinstance(item, Tensor)}
-    others = {name: item for name, item in value.items() if not isinstance(item, Tensor)}
-    if not tensors or not all(name.endswith(EXTRA_STATE) or isinstance(item, _PLAIN) for name, item in others.items()):
-        return None
-    return StateDict(tensors, {name: (name,) for name in value}, others, _modules(value))
-
-
-def _modules(value: Tree) -> dict[str, dict[str, Any]]:
-    metadata = value.attributes.get(METADATA) if isinstance(value, Ordered) else None
-    if not isinstance(metadata, dict):
-        return {}
-    return {key: dict(entry) for key, entry in metadata.items() if isinstance(key, str) and isinstance(entry, dict)}
-
-
-def _nested(value: Tree) -> StateDict | None:
-    """Give a nest whose leaves are all tensors, in its order; a name that two paths spell is None: nothing is guessed."""
-    tensors: dict[str, Tensor] = {}
-    paths: dict[str, Path] = {}
-    stack: list[tuple[Path, Tree]] = [((), value)]
-    while stack:
-        path, node = stack.pop()
-        if isinstance(node, Tensor) and path:
-            name = "/".join(str(key) for key in path)
-            if name in tensors:
-                return None
-            tensors[name], paths[name] = node, path
-        elif isinstance(node, dict) and len(path) < 64:
-            stack.extend(((*path, key), item) for key, item in reversed(node.items()))
-        elif isinstance(node, list | tuple) and len(path) < 64:
-            stack.extend(((*path, i), item) for i, item in reversed(list(enumerate(node))))
-        else:
-            return None
-    return StateDict(tensors, paths, shape="nested") if tensors else None
+    def holds(self, path: Path) -> bool:
+        """Say whether a section lies at or above a path."""
+        return any(path[:n] in self.taken for n in range(len(path) + 1))
 
 
 def find(tree: Tree, layout: Layout | None, family: Family, options: GatherOptions) -> Sections:
     """Give the sections of a file's tree; AmbiguousError, SectionError or CheckpointError where there is not one reading."""
-    found = Sections()
-    for section, path in options.sections.items():
-        value = at(tree, path)
-        if value is NOTHING:
-            raise SectionError(
-                f"nothing at {spell(path)}; there are: {keys(tree)}", present=_names(tree), section=section
-            )
-        _force(found, section, path, value, family, options)
-    found.layout = layout
+    found = Sections(layout)
+    for section, said in options.sections.items():
+        path = resolve(tree, said)
+        _force(found, section, path, at(tree, path), family, options)
     table = layout.keys if layout is not None else {}
-    if "model" not in found.places and (root := _root(tree)):
+    if "model" not in found.places and not found.places and (root := at_root(tree)):
         found.put("model", (), root)
         return found
     _from_table(tree, table, found, family, options)
     _search(tree, found, family, options)
-    if "model" not in found.places:
-        _model(tree, table, found)
-    else:
+    if "model" in found.places:
         _twins(_candidates(tree, found), table, found, strict=False)
+    elif () not in found.taken:
+        _model(tree, table, found)
     return found
 
 
-def _root(tree: Tree) -> StateDict | None:
-    """Give a root that is a state dict, one tensor, or a list of tensors."""
-    found = any_tensors(tree) if isinstance(tree, Tensor | list | tuple) else state_dict(tree)
-    return None if found is None or found.shape == "nested" else found
-
-
 def _force(found: Sections, section: str, path: Path, value: Tree, family: Family, options: GatherOptions) -> None:
-    kind = section.partition(".")[0]
-    if kind in {"model", "twins"}:
+    kind, _, name = section.partition(".")
+    where = spell(path) or "the root"
+    if section == "model" or (kind == "twins" and name):
         tensors = any_tensors(value)
         if tensors is None:
-            raise SectionError(
-                f"{spell(path) or 'the root'} is no set of tensors; it has: {keys(value)}", section=section
-            )
+            raise SectionError(f"{where} is no set of tensors; it has: {keys(value)}", section=section)
         found.put(section, path, tensors)
-    elif kind in {"optimizers", "schedulers"}:
-        one = family.unpack(kind, Parts(tree=value), options)
+    elif kind in {"optimizers", "optimizer", "schedulers", "scheduler"}:
+        kind = kind.removesuffix("s") + "s"
+        section = f"{kind}.{name}" if name else found.next(kind)
+        one = _unpacked(kind, value, found, family, options)
         if one is None and kind == "optimizers":
-            raise SectionError(f"{spell(path)} is no optimizer state; it has: {keys(value)}", section=section)
-        found.put(section if "." in section else f"{kind}.0", path, value if one is None else one)
-    elif kind in {"values", "progress"}:
+            raise SectionError(f"{where} is no optimizer state; it has: {keys(value)}", section=section)
+        found.put(section, path, value if one is None else one)
+    elif (kind == "values" and name) or section in {"progress.epoch", "progress.step", "progress.best"}:
+        if not _fits(section, value):
+            raise SectionError(f"{where} is no {name}: it is a {type(value).__name__}", section=section)
         found.put(section, path, value)
     else:
         raise SectionError(
-            f"no section is called {section!r}", section=section, hint="model, twins.NAME, optimizers.N, …"
+            f"no section is called {section!r}",
+            section=section,
+            hint="sections: model, twins.NAME, optimizers.N, schedulers.N, values.NAME, progress.epoch, .step, .best",
         )
 
 
@@ -217,7 +118,7 @@ def recognise(tree: Tree, layouts: Sequence[Layout], family: Family, options: Ga
         probe = Sections()
         _from_table(tree, layout.keys, probe, family, options)
         model = any(
-            (state_dict(at(tree, path)) if path else _root(tree)) is not None for path in layout.keys.get("model", ())
+            (state_dict(at(tree, path)) if path else at_root(tree)) is not None for path in layout.keys.get("model", ())
         )
         score = (len(layout.recognised_by), int(model), len(probe.places))
         if any(score):
@@ -225,16 +126,14 @@ def recognise(tree: Tree, layouts: Sequence[Layout], family: Family, options: Ga
     best = max((score for score, _ in claims), default=None)
     winners = [layout for score, layout in claims if score == best]
     if len(winners) > 1:
-        names = sorted(layout.name for layout in winners)
+        listed = sorted(layout.name for layout in winners)
         raise AmbiguousError(
-            f"layouts {' and '.join(names)} claim it alike", candidates=names, hint=f"--layout {names[0]}"
+            f"layouts {' and '.join(listed)} claim it alike", candidates=listed, hint=f"--layout {listed[0]}"
         )
     return winners[0] if winners else None
 
 
-def _from_table(
-    tree: Tree, table: Mapping[str, Sequence[Path]], found: Sections, family: Family, options: GatherOptions
-) -> None:
+def _from_table(tree: Tree, table: Table, found: Sections, family: Family, options: GatherOptions) -> None:
     """Take what a table finds, but for model and twins; a key whose value is not what its section needs is not taken."""
     for section, alternatives in table.items():
         kind = section.partition(".")[0]
@@ -249,6 +148,14 @@ def _from_table(
             elif _fits(section, value):
                 found.put(section, path, value)
                 break
+            elif kind == "progress":
+                found.notes.append(_odd(section, path, value))
+
+
+def _odd(section: str, path: Path, value: Tree) -> str:
+    remedy = "; --epoch N numbers it" if section == "progress.epoch" else ""
+    wanted = "number" if section == "progress.best" else "whole number"
+    return f"{spell(path)} is no {wanted} but a {type(value).__name__}: carried among the values{remedy}"
 
 
 def _fits(section: str, value: Tree) -> bool:
@@ -259,82 +166,88 @@ def _fits(section: str, value: Tree) -> bool:
     return True
 
 
+def _unpacked(kind: str, value: Tree, found: Sections, family: Family, options: GatherOptions) -> Any:
+    """Give what the family makes of a value; one that it refuses is nothing to refuse where nobody wants the section."""
+    try:
+        return family.unpack(kind, Parts(tree=value), options)
+    except OptimizerError:
+        if is_wanted(found.next(kind), options.only, options.drop):
+            raise
+        return Optimizer()
+
+
 def _take_list(
     kind: str, path: Path, value: Tree, found: Sections, family: Family, options: GatherOptions, *, loose: bool
-) -> bool:
+) -> None:
     """Take one optimizer or scheduler, or every one of a list or dictionary of them."""
-    one = family.unpack(kind, Parts(tree=value), options)
-    if isinstance(value, list | tuple) and value and one is None:
-        members = [family.unpack(kind, Parts(tree=item), options) for item in value]
-        if all(member is not None for member in members):
-            for index, member in enumerate(members):
-                found.put(found.next(kind), (*path, index), member)
-            return True
+    one = _unpacked(kind, value, found, family, options)
     if one is not None:
         found.put(found.next(kind), path, one)
-        return True
-    if isinstance(value, dict):
-        pairs = [(key, family.unpack(kind, Parts(tree=item), options)) for key, item in value.items()]
-        taken = {key: member for key, member in pairs if member is not None}
-        for key, member in taken.items():
+        return
+    some = False
+    for key, item in members(value):
+        member = _unpacked(kind, item, found, family, options)
+        if member is not None:
             found.put(found.next(kind), (*path, key), member)
-        if taken:
-            return True
-        if loose and value and state_dict(value) is None:
-            found.put(found.next(kind), path, value)
-            return True
-    return False
+            some = True
+    if loose and not some and isinstance(value, dict) and value and state_dict(value) is None:
+        found.put(found.next(kind), path, value)
 
 
 def _search(tree: Tree, found: Sections, family: Family, options: GatherOptions) -> None:
-    """Take every value that the family accepts as an optimizer or scheduler, at the top and one level below."""
-    for path, value in _members(tree):
-        for kind in ("optimizers", "schedulers"):
-            if not found.covers(path):
-                _take_list(kind, path, value, found, family, options, loose=False)
+    """Take every value that the family accepts as an optimizer, wherever it lies, and the schedulers at the top and below it.
 
-
-def _members(tree: Tree) -> Iterator[tuple[Path, Tree]]:
-    if isinstance(tree, dict):
-        yield from (((key,), value) for key, value in tree.items())
-    elif isinstance(tree, list | tuple):
-        yield from (((index,), value) for index, value in enumerate(tree))
+    A value that stands at several places is looked at where it stands first.
+    """
+    seen = {id(tree)}
+    stack: list[tuple[Path, Tree]] = [((key,), value) for key, value in reversed(list(members(tree)))]
+    while stack:
+        path, node = stack.pop()
+        if not isinstance(node, dict | list | tuple) or id(node) in seen or found.holds(path):
+            continue
+        seen.add(id(node))
+        if path not in found.above:
+            for kind in ("optimizers", "schedulers") if len(path) <= SHALLOW else ("optimizers",):
+                one = _unpacked(kind, node, found, family, options)
+                if one is not None:
+                    found.put(found.next(kind), path, one)
+                    break
+        if not found.holds(path):
+            stack.extend(((*path, key), value) for key, value in reversed(list(members(node))))
 
 
 def _candidates(tree: Tree, found: Sections) -> list[tuple[Path, StateDict]]:
     """Give the state dicts at the top, or one level below where the top has none."""
-    level = [(path, value) for path, value in _members(tree) if not found.covers(path)]
+    level: list[tuple[Path, Tree]] = [((key,), value) for key, value in members(tree) if not found.covers((key,))]
     for _ in range(2):
         sets = [(path, state_dict(value)) for path, value in level]
         candidates = [(path, tensors) for path, tensors in sets if tensors is not None]
         if candidates:
             return candidates
-        level = [
-            ((*path, *rest), value) for path, node in level if isinstance(node, dict) for rest, value in _members(node)
-        ]
+        level = [((*path, key), value) for path, node in level if isinstance(node, dict) for key, value in node.items()]
     return []
 
 
-def _model(tree: Tree, table: Mapping[str, Sequence[Path]], found: Sections) -> None:
+def _model(tree: Tree, table: Table, found: Sections) -> None:
     candidates = _candidates(tree, found)
     if not candidates:
         for path in table.get("model", ()):
-            nested = _nested(at(tree, path))
-            if nested is not None:
-                found.put("model", path, nested)
+            nest = nested(at(tree, path))
+            if nest is not None:
+                found.put("model", path, nest)
                 return
-        rest = _nested(tree) if not found.places else None
+        rest = nested(tree) if not found.places else None
         if rest is not None:
             found.put("model", (), rest)
-        elif not any(section.startswith(("optimizers", "schedulers")) for section in found.places):
-            raise CheckpointError(f"holds no tensors; its keys are: {keys(tree)}", present=_names(tree))
+        elif not any(section.startswith(("optimizers", "schedulers", "twins")) for section in found.places):
+            raise CheckpointError(f"holds no tensors; its keys are: {keys(tree)}", present=names(tree))
         return
     path, model = _choose(candidates, table)
     found.put("model", path, model)
     _twins([c for c in candidates if c[0] != path], table, found, strict=True)
 
 
-def _choose(candidates: list[tuple[Path, StateDict]], table: Mapping[str, Sequence[Path]]) -> tuple[Path, StateDict]:
+def _choose(candidates: list[tuple[Path, StateDict]], table: Table) -> tuple[Path, StateDict]:
     """Give the model: the only candidate, or of several under equal names the one at the table's first key."""
     by_path = dict(candidates)
     for path in table.get("model", ()):
@@ -344,20 +257,12 @@ def _choose(candidates: list[tuple[Path, StateDict]], table: Mapping[str, Sequen
     return next((c for c in candidates if c[0] not in twins and "ema" not in str(c[0][-1]).lower()), candidates[0])
 
 
-def _twins(
-    candidates: list[tuple[Path, StateDict]], table: Mapping[str, Sequence[Path]], found: Sections, *, strict: bool
-) -> None:
+def _twins(candidates: list[tuple[Path, StateDict]], table: Table, found: Sections, *, strict: bool) -> None:
     """Take the candidates under exactly the model's names as twins; others are ambiguous, or stay among the values."""
     model: StateDict = found.values["model"]
     others = [(path, c) for path, c in candidates if c.tensors.keys() != model.tensors.keys()]
     if strict and others:
-        listed = [(found.places["model"], model), *candidates]
-        shown = "; ".join(f"{spell(path)} ({len(c.tensors)} tensors)" for path, c in listed)
-        raise AmbiguousError(
-            f"several sets of tensors could be the model: {shown}",
-            candidates={spell(path): len(c.tensors) for path, c in listed},
-            hint=f"--section model={spell(listed[0][0])}",
-        )
+        raise _ambiguous([(found.places["model"], model), *candidates])
     named = {
         path: section.partition(".")[2]
         for section, paths in table.items()
@@ -366,9 +271,29 @@ def _twins(
     }
     for path, tensors in candidates:
         if tensors.tensors.keys() == model.tensors.keys():
-            name = named.get(path) or _twin_name(str(path[-1]))
-            section = f"twins.{name}" if f"twins.{name}" not in found.places else f"twins.{spell(path)}"
-            found.put(section, path, tensors)
+            found.put(_free_twin(named.get(path) or _twin_name(str(path[-1])), path, found), path, tensors)
+
+
+def _ambiguous(candidates: list[tuple[Path, StateDict]]) -> AmbiguousError:
+    shown = "; ".join(f"{spell(path)} ({len(c.tensors)} tensors)" for path, c in candidates)
+    error = AmbiguousError(
+        f"several sets of tensors could be the model: {shown}",
+        candidates={spell(path): len(c.tensors) for path, c in candidates},
+    )
+    for path, _ in candidates[:5]:
+        error.add_note(f"--section model={spell(path)} takes this one and carries the others among the values")
+    return error
+
+
+def _free_twin(name: str, path: Path, found: Sections) -> str:
+    """Give the twin's section; two keys that say the same name are told apart by their whole paths, then by a number."""
+    choices: Iterator[str] = iter([name, spell(path)])
+    count = 1
+    section = f"twins.{next(choices)}"
+    while section in found.places:
+        count += 1
+        section = f"twins.{next(choices, f'{name}-{count}')}"
+    return section
 
 
 def _twin_name(key: str) -> str:
@@ -376,17 +301,3 @@ def _twin_name(key: str) -> str:
     for mark in _MARKS:
         name = name.removesuffix(f"_{mark}").removeprefix(f"{mark}_")
     return name or key
-
-
-def _names(tree: Tree) -> list[str]:
-    if isinstance(tree, dict):
-        return [str(key) for key in tree]
-    return [str(i) for i in range(len(tree))] if isinstance(tree, list | tuple) else []
-
-
-def keys(tree: Tree) -> str:
-    """Give the keys of a node as a message lists them."""
-    names = _names(tree)
-    if not names:
-        return f"none (a {type(tree).__name__})"
-    return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")

@@ -10,30 +10,58 @@ from ckptmigrate.errors import SectionError
 if TYPE_CHECKING:
     from ckptmigrate.checkpoint import Checkpoint
 
+Names = tuple[str, ...]
+_OF = {"modules": "model", "values.model": "model", "values.metadata": "model", "values.twins": "twins"}
+"""Sections that go where another goes, because they are a part of it."""
 
-def select(checkpoint: Checkpoint, only: tuple[str, ...] = (), drop: tuple[str, ...] = ()) -> None:
-    """Leave out sections, each noted: "model", "twins", "twins.ema", "optimizers", "optimizers.1", "values.rng", "progress".
 
-    SectionError names a section that is not there and those that are.
-    """
+def check_selection(checkpoint: Checkpoint, only: Names, drop: Names) -> None:
+    """Refuse the name of a section that is not there; SectionError lists those that are."""
     present = section_names(checkpoint)
-    kinds = {section.partition(".")[0] for section in present} | {"optimizer", "scheduler"}
+    kinds = {section.partition(".")[0] for section in present}
+    known = {*present, *kinds, "optimizer", "optimizers", "scheduler", "schedulers", "model", "twins", "progress"}
     for name in (*only, *drop):
-        if name not in present and name not in kinds:
+        kind, dot, rest = name.partition(".")
+        if name not in known and f"{kind}s{dot}{rest}" not in known:
             raise SectionError(f"no section {name!r}; there are: {', '.join(sorted(present))}", present=sorted(present))
 
-    def meant(section: str, names: tuple[str, ...]) -> bool:
-        kind = section.partition(".")[0]
-        return section in names or kind in names or kind.removesuffix("s") in names
 
-    for section in reversed(present):
-        kept_with_model = section in {"modules", "values.model", "values.metadata"} and "model" in only
-        if (only and not meant(section, only) and not kept_with_model) or meant(section, drop):
-            _remove(
-                checkpoint,
-                section,
-                f"--drop {section}" if meant(section, drop) else f"not in --sections {' '.join(only)}",
-            )
+def is_wanted(section: str, only: Names, drop: Names) -> bool:
+    """Say whether a section stays: it, or its kind in one word or the other, is named by ``only``, and not by ``drop``."""
+    return not _meant(section, drop) and (
+        not only or _meant(section, only) or (section in _OF and any(n.partition(".")[0] == _OF[section] for n in only))
+    )
+
+
+def _meant(section: str, names: Names) -> bool:
+    kind, dot, name = section.partition(".")
+    one = kind.removesuffix("s")
+    return section in names or kind in names or one in names or f"{one}{dot}{name}" in names
+
+
+def select(checkpoint: Checkpoint, only: Names = (), drop: Names = ()) -> None:
+    """Leave out sections, each noted: "model", "twins", "twins.ema", "optimizers", "optimizers.1", "values.rng", "progress"."""
+    check_selection(checkpoint, only, drop)
+    select_optimizers(checkpoint, only, drop)
+    select_others(checkpoint, only, drop)
+
+
+def select_optimizers(checkpoint: Checkpoint, only: Names, drop: Names) -> None:
+    """Leave out optimizers: before the others are named, so that one that does not fit the model can be dropped."""
+    _select([s for s in section_names(checkpoint) if s.startswith("optimizers")], checkpoint, only, drop)
+
+
+def select_others(checkpoint: Checkpoint, only: Names, drop: Names) -> None:
+    """Leave out all other sections: after optimizers were named by the model."""
+    _select([s for s in section_names(checkpoint) if not s.startswith("optimizers")], checkpoint, only, drop)
+
+
+def _select(sections: list[str], checkpoint: Checkpoint, only: Names, drop: Names) -> None:
+    for section in reversed(sections):
+        if not is_wanted(section, only, drop):
+            dropped = _meant(section, drop)
+            reason = f"--drop {section}" if dropped else f"not in --sections {' '.join(only)}"
+            _remove(checkpoint, section, reason)
 
 
 def section_names(checkpoint: Checkpoint) -> list[str]:
@@ -52,11 +80,7 @@ def section_names(checkpoint: Checkpoint) -> list[str]:
 
 def is_bare_model(checkpoint: Checkpoint) -> bool:
     """Say whether there is a model and nothing that a training run would need beside it."""
-    return bool(checkpoint.model) and not [
-        section
-        for section in section_names(checkpoint)
-        if section not in {"model", "modules", "values.model", "values.metadata"}
-    ]
+    return bool(checkpoint.model) and all(s == "model" or _OF.get(s) == "model" for s in section_names(checkpoint))
 
 
 def _remove(checkpoint: Checkpoint, section: str, reason: str) -> None:
@@ -78,10 +102,24 @@ def _remove(checkpoint: Checkpoint, section: str, reason: str) -> None:
     places = checkpoint.origin.places
     for key in [k for k in places if k == section or (kind == section and k.startswith(f"{kind}."))]:
         del places[key]
-    item = section.replace(".", "/", 1)
-    checkpoint.ledger.drop_under(item, reason)
+    checkpoint.ledger.drop_under(section.replace(".", "/", 1), reason)
     if kind in {"optimizers", "schedulers"}:
         _move_up(checkpoint, kind, int(name))
+    if kind == "model":
+        for part in [p for p in section_names(checkpoint) if _OF.get(p) == "model"]:
+            _remove(checkpoint, part, reason)
+    if kind == "twins":
+        _remove_others_of(checkpoint, name, reason)
+
+
+def _remove_others_of(checkpoint: Checkpoint, twin: str, reason: str) -> None:
+    """Leave out what stood in a twin and is no tensor."""
+    others = checkpoint.values.get("twins", {})
+    if twin in others:
+        del others[twin]
+        checkpoint.ledger.drop_under(f"values/twins/{twin}", reason)
+        if not others:
+            del checkpoint.values["twins"]
 
 
 def _move_up(checkpoint: Checkpoint, kind: str, gone: int) -> None:

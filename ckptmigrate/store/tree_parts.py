@@ -10,9 +10,10 @@ from ckptmigrate.checkpoint import Origin
 from ckptmigrate.format import Format, Parts
 from ckptmigrate.values import NOTHING, Ordered
 
-from . import record, sections
-from .gather import AROUND, FOLLOWS, NESTED
+from . import record
+from .paths import AROUND, at
 from .selection import is_bare_model, section_names
+from .state_dicts import FOLLOWS, LONE, METADATA, NESTED, SHAPE, UNVERSIONED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +35,8 @@ def tree_parts(checkpoint: Checkpoint, target: Format, layout: Layout | None, op
         tree = _copied(tree)
         for path, node in checkpoint.origin.facts.get(AROUND, {}).items():
             below = any(place[: len(path)] == path and place != path for place in places.values())
-            if below and sections.at(tree, path) is NOTHING:
+            stands = at(tree, path)  # None: an item of a list that was taken whole
+            if below and (stands is NOTHING or stands is None):
                 tree = values.put(tree, path, {} if isinstance(node, dict) else [])
     else:
         assert layout is not None
@@ -45,7 +47,7 @@ def tree_parts(checkpoint: Checkpoint, target: Format, layout: Layout | None, op
         tree = values.put(tree, path, value) if path else _at_root(value, tree)
     if keep:
         for path, node in reversed(checkpoint.origin.facts.get(AROUND, {}).items()):
-            if (stands := sections.at(tree, path)) is not NOTHING:
+            if (stands := at(tree, path)) is not NOTHING:
                 tree = values.put(tree, path, _like(stands, node))
     notes = record.stamp_notes(checkpoint.stamp)
     beside = {} if "values.metadata" in places else {n: v for n, v in checkpoint.values.items() if n == "metadata"}
@@ -94,7 +96,8 @@ def _standard_places(checkpoint: Checkpoint, layout: Layout) -> dict[str, Path]:
 
 def _sections(checkpoint: Checkpoint) -> list[str]:
     progress = checkpoint.progress
-    named = [s for s in section_names(checkpoint) if s not in {"modules", "progress", "values.model"}]
+    beside = {"modules", "progress", "values.model", "values.twins"}  # told with the section that they belong to
+    named = [s for s in section_names(checkpoint) if s not in beside]
     fields = [f"progress.{field}" for field in ("epoch", "step", "best") if getattr(progress, field) is not None]
     order = ("model", "twins", "optimizers", "schedulers", "progress", "values")
     return sorted([*named, *fields], key=lambda section: order.index(section.partition(".")[0]))
@@ -118,9 +121,17 @@ def _kept_places(checkpoint: Checkpoint) -> dict[str, Path]:
 def _section_value(checkpoint: Checkpoint, section: str, family: Family) -> Tree:
     kind, _, name = section.partition(".")
     if kind == "model":
-        return _state_dict(checkpoint)
+        return _state_dict(
+            checkpoint, section, checkpoint.model, checkpoint.values.get("model") or {}, checkpoint.modules
+        )
     if kind == "twins":
-        return _with_versions(Ordered(checkpoint.twins[name]), checkpoint)
+        others = checkpoint.values.get("twins", {}).get(name, {})
+        modules = (
+            others.attributes.get(METADATA, checkpoint.modules) if isinstance(others, Ordered) else checkpoint.modules
+        )
+        if section in checkpoint.origin.facts.get(UNVERSIONED, ()):
+            modules = {}
+        return _state_dict(checkpoint, section, checkpoint.twins[name], others, modules)
     if kind == "optimizers":
         return family.pack(kind, checkpoint.optimizers[int(name)], checkpoint).tree
     if kind == "schedulers":
@@ -130,37 +141,40 @@ def _section_value(checkpoint: Checkpoint, section: str, family: Family) -> Tree
     return checkpoint.values[name]
 
 
-def _state_dict(checkpoint: Checkpoint) -> Tree:
-    """Give the model as its file had it: a state dict with its module versions, one tensor, a list, a nest."""
+def _state_dict(
+    checkpoint: Checkpoint,
+    section: str,
+    tensors: Mapping[str, Tensor],
+    others: Mapping[str, Tree],
+    modules: Mapping[str, Any],
+) -> Tree:
+    """Give a model or a twin as its file had it: a state dict with its module versions, one tensor, a list, a nest."""
     facts = checkpoint.origin.facts
-    others = checkpoint.values.get("model") or {}
-    shape = facts.get("shape")
-    if shape == "lone" and list(checkpoint.model) == [sections.LONE] and not others:
-        return checkpoint.model[sections.LONE]
-    if shape == "list" and all(name == str(i) for i, name in enumerate(checkpoint.model)) and not others:
-        return list(checkpoint.model.values())
-    if NESTED in facts and not others:
-        return _nest(checkpoint.model, facts[NESTED])
+    shape = facts.get(SHAPE, {}).get(section)
+    if shape == "lone" and list(tensors) == [LONE] and not others:
+        return tensors[LONE]
+    if shape == "list" and all(name == str(i) for i, name in enumerate(tensors)) and not others:
+        return list(tensors.values())
+    if section in facts.get(NESTED, {}) and not others:
+        return _nest(tensors, facts[NESTED][section])
+    stood = facts.get(FOLLOWS, {}).get(section, {})
     behind: dict[str | None, list[str]] = {}
-    for name in others:
-        behind.setdefault(facts.get(FOLLOWS, {}).get(name), []).append(name)
+    for other in others:
+        behind.setdefault(stood.get(other), []).append(other)
     result = Ordered()
-    for first in (None, *checkpoint.model):
-        pending = [first]
+    for first in (None, *tensors):
+        pending: list[str | None] = [first]
         while pending:
             name = pending.pop()
             if name is not None:
-                result[name] = checkpoint.model[name] if name in checkpoint.model else others[name]
+                result[name] = tensors[name] if name in tensors else others[name]
             pending.extend(reversed(behind.pop(name, [])))
-    result.update((name, others[name]) for names in behind.values() for name in names)  # what they stood behind is gone
-    return _with_versions(result, checkpoint)
-
-
-def _with_versions(state: Ordered, checkpoint: Checkpoint) -> Ordered:
-    """Give a state dict its module versions; a twin is of the same modules as the model."""
-    if checkpoint.modules:
-        state.attributes[sections.METADATA] = Ordered(checkpoint.modules)
-    return state
+    result.update(
+        (other, others[other]) for rest in behind.values() for other in rest
+    )  # what they stood behind is gone
+    if modules:
+        result.attributes[METADATA] = Ordered(modules)
+    return result
 
 
 def _nest(model: Mapping[str, Tensor], nested: Mapping[str, Any]) -> Tree:

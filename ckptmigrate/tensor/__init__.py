@@ -98,7 +98,7 @@ def negate(promise: Promise) -> Promise:
 
 
 def normalise(promise: Promise) -> Promise:
-    """Give booleans as bytes 0 and 1; anything else as it is."""
+    """Give booleans as bytes 0 and 1, for a target that needs it; anything else as it is."""
     return Made((promise,), Normalise(BOOL)) if promise.dtype == BOOL else promise
 
 

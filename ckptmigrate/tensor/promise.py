@@ -27,7 +27,6 @@ from .view import (
     check_slice,
     check_window,
     neighbours,
-    scratch_of,
     spill,
     write_pieces,
 )
@@ -293,9 +292,14 @@ class Made:
         return wanted if wanted <= most else whole_lines(most, self.shape)
 
     def sources(self) -> Iterator[Range]:
-        """Give the ranges of all inputs."""
-        for promise in self.inputs:
-            yield from promise.sources()
+        """Give the ranges of all inputs, and what lies in scratch on the way."""
+        if isinstance(self.rule, Fill | Array) or self.rule.elementwise or not self._drawn_from():
+            yield from self._drawn_from()
+        else:
+            yield from spilled(self).sources()
+
+    def _drawn_from(self) -> tuple[Range, ...]:
+        return tuple(source for promise in self.inputs for source in promise.sources())
 
     def plain(self) -> Range | None:
         """Give None: no range holds what is made."""
@@ -371,7 +375,7 @@ def joined(parts: Sequence[Promise], axis: int) -> Promise:
 
 def spilled(promise: Promise) -> View | Made:
     """Give the same elements in row-major order: in scratch, or in memory what came from no file."""
-    sources = tuple(promise.sources())
+    sources = promise._drawn_from() if isinstance(promise, Made) else tuple(promise.sources())  # noqa: SLF001 - one room
     if not promise.numel or not sources:
         raw = b"".join(bytes(piece) for piece in _drawn(promise))
         return Made((), Array.of(raw, promise.dtype, promise.shape))
@@ -380,7 +384,7 @@ def spilled(promise: Promise) -> View | Made:
         for piece in _drawn(promise):
             write_pieces(piece, put)
 
-    return View.rows(spill(scratch_of(sources), promise, promise.nbytes, write), promise.dtype, promise.shape)
+    return View.rows(spill(sources, promise, promise.nbytes, write), promise.dtype, promise.shape)
 
 
 def _drawn(promise: Promise) -> Iterator[memoryview]:

@@ -213,7 +213,11 @@ class Negate:
 
 @dataclass(frozen=True, slots=True)
 class Normalise:
-    """Booleans as 0 and 1: hand-made files hold other bytes, and targets refuse or misread them."""
+    """Booleans as 0 and 1: hand-made files hold other bytes.
+
+    For targets whose readers refuse such bytes. torch 2.13, numpy and safetensors keep them, and take all but 0 for True in every
+    operation (``tests/test_torch_room.py`` asks them), so files for those carry them as they are: a plain range stays one.
+    """
 
     dtype: DType
     elementwise: ClassVar[Literal[True]] = True

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from ckptmigrate.errors import CorruptError, LimitError, TensorError
 from ckptmigrate.files import Range
-from ckptmigrate.limits import LIMITS, Limits, MiB
+from ckptmigrate.limits import LIMITS, KiB, Limits, MiB
 
 from .strides import (
     BYTE,
@@ -30,18 +30,19 @@ from .strides import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     import numpy as np
 
     from ckptmigrate.dtypes import DType
-    from ckptmigrate.files import Disk
+    from ckptmigrate.files.source import Spills
 
 Shape: TypeAlias = tuple[int, ...]
 Put: TypeAlias = "Callable[[memoryview | bytes], None]"
 
 CHUNK = 16 * MiB  # bytes of a view that go to scratch as one block: half of the largest window
 STAGE = 6 * BYTE  # seconds a byte may cost before scratch is cheaper: twice its three passes
+TINY = 16 * KiB  # bytes of a look up to which one read and one copy are all: a hundred thousand of them take seconds
 AGAIN = 1.05  # times that the bytes of a source may be read: the law of this house
 
 
@@ -119,23 +120,31 @@ class View:
     @property
     def window(self) -> int:
         """Elements best read at once: 1 MiB of what lies in order, up to 32 MiB of what does not."""
-        window = self._window()
-        return whole_lines(WINDOWS[-1] // self.itemsize, self.shape) if self._is_staged(window) else window.elements
+        if self.nbytes <= WINDOWS[0]:
+            return max(1, self.numel)
+        if self._is_staged():
+            return whole_lines(WINDOWS[-1] // self.itemsize, self.shape)
+        return self._window().elements
 
     def _window(self) -> Window:
         if 0 in self.shape:
             return Window(1, 0, 0)
         return best_window(self.shape, self.strides, self.itemsize, self.itemsize + self.offset)
 
-    def _is_staged(self, window: Window) -> bool:
+    def _is_staged(self) -> bool:
         """Whether the elements go through scratch: they would be slow from here, or read more than once."""
         if self.nbytes <= WINDOWS[-1] or 0 in self.strides or self.range.file.disk is None:
             return False
+        window = self._window()
         return window.seconds > STAGE or window.read * self.nbytes > AGAIN * self.range.nbytes
 
+    def _staged(self) -> Range:
+        """Give the place in scratch where the elements lie in blocks, once one of them is read."""
+        return spill((self.range,), ("blocks", self), self.nbytes, partial(_write_blocks, self))
+
     def sources(self) -> Iterator[Range]:
-        """Give the range."""
-        yield self.range
+        """Give the range, and what lies in scratch on the way."""
+        yield from self._staged().sources() if self._is_staged() else self.range.sources()
 
     def plain(self) -> Range | None:
         """Give the range, where it holds exactly these bytes in order."""
@@ -147,23 +156,26 @@ class View:
     def read(self, start: int, stop: int) -> memoryview:
         """Give the bytes of elements [start, stop); CorruptError where a marker is not there."""
         check_window(self, start, stop)
-        plain = self.plain()
-        if plain is not None or start == stop:
-            return memoryview(self.range.read(start * self.itemsize, (stop - start) * self.itemsize) if plain else b"")
-        if self._is_staged(self._window()):
-            disk = self.range.file.disk
-            assert disk is not None
-            place = spill(disk, ("blocks", self), self.nbytes, lambda write: _write_blocks(self, write))
-            return _read_blocks(self, place, start, stop)
+        if start == stop:
+            return memoryview(b"")
+        if self.plain() is not None:
+            part = self.range.part(start * self.itemsize, (stop - start) * self.itemsize)
+            buffer = memoryview(bytearray(part.nbytes))
+            part.file.pread_into(part.offset, buffer)
+            return buffer
+        if self._is_staged():
+            return _read_blocks(self, self._staged(), start, stop)
         return self.draw(start, stop)
 
     def draw(self, start: int, stop: int) -> memoryview:
         """Give the bytes of elements [start, stop) straight from where they lie."""
         import numpy as np  # noqa: PLC0415 - strided copies need it; plain ranges never come here
 
+        if self.marker is None and stop - start == self.numel and max(self.nbytes, self.range.nbytes) <= TINY:
+            return self._draw_tiny()
         dims = collapse(self.shape, self.strides)
         lengths, steps = tuple(n for n, _ in dims), tuple(s for _, s in dims)
-        raw = np.dtype(f"u{self.itemsize}" if self.itemsize in {1, 2, 4, 8} else f"V{self.itemsize}")
+        raw = np.dtype(self._raw)
         out = np.empty(stop - start, raw)
         gather = Gather(self.range.file.pread_into, raw, self.offset, None if self.marker is None else self._check)
         at = 0
@@ -172,6 +184,20 @@ class View:
             place = self.range.offset + self.offset + sum(c * s for c, s in zip(corner, steps, strict=True))
             gather.box(out[at : at + count].reshape(box), steps, place)
             at += count
+        if self.big_endian:
+            out.view(f"u{self.dtype.swap}").byteswap(inplace=True)
+        return out.view("u1").data
+
+    @property
+    def _raw(self) -> str:
+        return f"<u{self.itemsize}" if self.itemsize in {1, 2, 4, 8} else f"V{self.itemsize}"
+
+    def _draw_tiny(self) -> memoryview:
+        """Give all elements of a look that costs less to read with its gaps than to cut into boxes."""
+        import numpy as np  # noqa: PLC0415 - same
+
+        held = self.range.file.pread(self.range.offset, self.range.nbytes)
+        out = np.array(np.ndarray(self.shape, self._raw, held, 0, self.strides), order="C").reshape(-1)
         if self.big_endian:
             out.view(f"u{self.dtype.swap}").byteswap(inplace=True)
         return out.view("u1").data
@@ -216,7 +242,7 @@ class View:
             for start in range(0, self.numel, window):
                 write_pieces(self.read(start, min(start + window, self.numel)), put)
 
-        return View.rows(spill(scratch_of((self.range,)), self, self.nbytes, write), self.dtype, self.shape)
+        return View.rows(spill(tuple(self.sources()), self, self.nbytes, write), self.dtype, self.shape)
 
 
 def neighbours(left: View, right: View, axis: int) -> View | None:
@@ -261,21 +287,18 @@ def check_expansion(view: View, limits: Limits = LIMITS, path: str | None = None
             )  # fmt: skip
 
 
-def spill(disk: Disk, key: object, nbytes: int, write: Callable[[Put], None]) -> Range:
-    """Reserve what is drawn into scratch when it is first read; the same key gives the same place, so that ties stay ties."""
-    if key not in disk.spilled:
-        disk.spilled[key] = disk.spill("scratch", nbytes, write)
-    return Range(disk.spilled[key], 0, nbytes)
+def spill(sources: tuple[Range, ...], key: object, nbytes: int, write: Callable[[Put], None]) -> Range:
+    """Reserve scratch for what is drawn from ``sources`` when it is first read; the same key gives the same place.
 
-
-def scratch_of(sources: Iterable[Range]) -> Disk:
-    """Give the Disk whose scratch can hold what these ranges make; TensorError where they belong to none."""
-    for source in sources:
-        if source.file.disk is not None:
-            return source.file.disk
-    raise TensorError(
-        "a tensor must be drawn before a view of it can be taken, and its files belong to no Disk with scratch"
-    )
+    TensorError where their files belong to no Disk with scratch.
+    """
+    disk: Spills | None = next((source.file.disk for source in sources if source.file.disk is not None), None)
+    if disk is None:
+        raise TensorError(
+            "a tensor must be drawn before a view of it can be taken, and its files belong to no Disk with scratch"
+        )
+    origins = (below for source in sources for below in source.sources())
+    return Range(disk.spill(sources[0].file.name, nbytes, write, key=key, origins=origins), 0, nbytes)
 
 
 def write_pieces(window: memoryview, put: Put) -> None:

@@ -9,8 +9,11 @@ from ckptmigrate.errors import CorruptError, LimitError, TruncatedError
 from ckptmigrate.files import File, Late, Range, Source
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ckptmigrate.files import Member
     from ckptmigrate.files.inflate import Codec
+    from ckptmigrate.files.scratch import Fill
     from ckptmigrate.format import Blueprint
 
 
@@ -19,6 +22,7 @@ class _Held(File):
 
     def __init__(self, name: str, data: bytes, *, drawable: bool = True) -> None:
         self.name, self.data, self.drawable = name, data, drawable
+        self.disk = _Scratch()
 
     @property
     def size(self) -> int:
@@ -35,6 +39,46 @@ class _Held(File):
         raise NotImplementedError
 
 
+class _Scratch:
+    """What a Disk is to its files: where bytes lie that are made when they are first read."""
+
+    def __init__(self) -> None:
+        self._files: dict[object, File] = {}
+
+    def spill(
+        self, name: str, nbytes: int | None, fill: Fill, *, key: object = None, origins: Iterable[Range] = ()
+    ) -> File:
+        """Give a File of what ``fill`` writes; equal keys give one File."""
+        made = _Spilled(name, nbytes, fill, tuple(origins))
+        return made if key is None else self._files.setdefault(key, made)
+
+
+class _Spilled(_Held):
+    """Bytes that ``fill`` makes when they are first read."""
+
+    def __init__(self, name: str, nbytes: int | None, fill: Fill, origins: tuple[Range, ...]) -> None:
+        super().__init__(name, b"", drawable=all(getattr(r.file, "drawable", True) for r in origins))
+        self._nbytes, self._fill, self.origins = nbytes, fill, origins
+
+    @property
+    def size(self) -> int:
+        return len(self._drawn()) if self._nbytes is None else self._nbytes
+
+    def _drawn(self) -> bytes:
+        if not self.data:
+            made = bytearray()
+            self._fill(made.extend)
+            if self._nbytes not in {None, len(made)}:
+                raise CorruptError(f"{len(made)} bytes were made, expected {self._nbytes}", path=self.name)
+            self.data = bytes(made)
+        return self.data
+
+    def pread_into(self, offset: int, buffer: memoryview) -> None:
+        if self.drawable:
+            self._drawn()
+        super().pread_into(offset, buffer)
+
+
 class Memory(Source):
     """A source in memory. ``taken`` counts the bytes that were read, of parts and decoded streams too."""
 
@@ -43,6 +87,7 @@ class Memory(Source):
         self.taken = [0]
         self._file, self._base, self._size = _Held(name, data, drawable=drawable), 0, len(data)
         self._member: Member | None = None
+        self._stream = False  # of a size that nobody claimed: a read gives up to n bytes
 
     @property
     def size(self) -> int:
@@ -56,6 +101,8 @@ class Memory(Source):
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Give the bytes, and count them."""
+        if self._stream:
+            nbytes = max(0, min(nbytes, self._size - offset))
         _check_inside(self.name, offset, nbytes, self._size)
         self.taken[0] += nbytes
         return self._file.data[self._base + offset : self._base + offset + nbytes]
@@ -87,7 +134,7 @@ class Memory(Source):
         if (size is not None and len(data) != size) or (crc is not None and zlib.crc32(data) != crc):
             raise CorruptError("decodes to other bytes than claimed", path=self.name)
         made = Memory(data, self.name, drawable=self._file.drawable)
-        made.taken = self.taken
+        made.taken, made._stream = self.taken, size is None
         return made
 
 

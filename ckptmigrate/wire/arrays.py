@@ -23,7 +23,7 @@ from ckptmigrate.limits import LIMITS
 from ckptmigrate.tensor import Tensor, array
 from ckptmigrate.values import Inert, Known
 
-from .names import Meaning, show
+from .names import Meaning, harmless, show
 
 if TYPE_CHECKING:
     from ckptmigrate.dtypes import DType
@@ -260,17 +260,13 @@ def _little(data: bytes, swap: int) -> bytes:
     return bytes(swapped)
 
 
-def _inert(path: str) -> Meaning:
-    return Meaning(lambda args: Inert("object", path, args))
-
-
 ARRAYS: dict[str, Meaning] = {
     "numpy.dtype": Meaning(_dtype, _build_dtype),
     "numpy._core.multiarray.scalar": Meaning(_scalar),
     "numpy._core.multiarray._reconstruct": Meaning(lambda args: Inert("object", "numpy.ndarray", args), _build_array),
     "numpy._core.numeric._frombuffer": Meaning(_frombuffer),
     **{
-        path: _inert(path)
+        path: harmless(path)
         for path in (
             "numpy.random._pickle.__randomstate_ctor",
             "numpy.random._pickle.__generator_ctor",

@@ -174,7 +174,7 @@ class Machine:
         """Take the value that the pickle leaves."""
         if not self.stack:
             raise CorruptError(f"the pickle stops at byte {self.where()} with nothing on its stack")
-        return self.stack.pop()
+        return self.current(self.stack.pop())
 
     def pop_mark(self) -> list[Any]:
         """Take all that has been put on the stack since the last mark."""
@@ -192,9 +192,11 @@ class Machine:
             raise CorruptError(
                 f"the pickle asks at byte {self.where()} for value {index}, which it has not remembered"
             ) from None
-        if type(value) is Inert and self.replaced:
-            value = self.replaced.get(id(value), (value, value))[1]
-        self.stack.append(value)
+        self.stack.append(self.current(value) if self.replaced else value)
+
+    def current(self, value: Any) -> Any:
+        """Give a value, or what a BUILD has put in its place."""
+        return self.replaced.get(id(value), (value, value))[1]
 
     def put(self, index: int) -> None:
         """Remember the top of the stack."""

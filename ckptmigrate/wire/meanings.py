@@ -18,7 +18,7 @@ from typing import Any
 from ckptmigrate.values import Inert, Known, Ordered
 
 from .arrays import ARRAYS, octets
-from .names import Meaning, put_items
+from .names import Meaning, harmless, put_items
 
 __all__ = ["STANDARD", "Meaning", "attributes", "harmless", "namespace"]
 
@@ -30,11 +30,6 @@ _ENCODINGS = {
     "utf8": "utf-8",
     "ascii": "ascii",
 }
-
-
-def harmless(path: str) -> Meaning:
-    """Give the meaning of a call whose result nobody needs: an inert object, left out by name and no reason to refuse."""
-    return Meaning(lambda args: Inert("object", path, args))
 
 
 def attributes(state: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ckptmigrate.errors import CorruptError
-from ckptmigrate.values import NOTHING, brief
+from ckptmigrate.values import NOTHING, Inert, brief
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,6 +61,11 @@ class Meaning:
     name: Any = NOTHING
 
 
+def harmless(path: str) -> Meaning:
+    """Give the meaning of a call whose result nobody needs: an inert object, left out by name and no reason to refuse."""
+    return Meaning(lambda args: Inert("object", path, args))
+
+
 def canonical(module: str, name: str) -> str:
     """Give "module.Name" as today's Python and numpy spell it."""
     path = f"{MODULES.get(module, module)}.{name}"
@@ -89,6 +94,9 @@ def check_key(key: Any) -> None:
             raise CorruptError(f"a dictionary's key is a {type(part).__name__}, which no dictionary takes")
 
 
+CROWD = 2048  # keys at which, and at each doubling, a dictionary is looked at: so many that all collide take 50 ms
+
+
 def put_items(target: dict[Any, Any], keys: list[Any], values: list[Any]) -> None:
     """Set pairs in a dictionary; CorruptError for what is no key, and for a plain key that is set twice.
 
@@ -98,8 +106,18 @@ def put_items(target: dict[Any, Any], keys: list[Any], values: list[Any]) -> Non
         if type(key) not in PLAIN_KEYS:
             check_key(key)
         try:
-            if key in target and type(key) in PLAIN_KEYS:
+            fresh = key not in target
+            if not fresh and type(key) in PLAIN_KEYS:
                 raise CorruptError(f"a dictionary sets the key {show(key)} twice", key=key)
             target[key] = value
         except TypeError as error:
             raise CorruptError(f"a dictionary's key is a {type(key).__name__}, which no dictionary takes") from error
+        count = len(target)
+        if fresh and count >= CROWD and count & (count - 1) == 0:
+            _check_crowd(target)
+
+
+def _check_crowd(target: dict[Any, Any]) -> None:
+    """Refuse keys that were chosen to hash alike (multiples of 2**61 - 1 do): each more is compared with all before it."""
+    if len({hash(key) for key in target}) < len(target) // 4:
+        raise CorruptError(f"{len(target)} keys of a dictionary collide, as no keys do that nobody chose for it")

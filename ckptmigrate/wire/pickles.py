@@ -79,8 +79,6 @@ def load(
     machine = Machine(reader, offset, limits, meanings, persistent, encoding, FIXED)
     run(machine)
     value = machine.pop()
-    if type(value) is Inert:
-        value = machine.replaced.get(id(value), (value, value))[1]
     check_nesting(value, limits.nesting)
     return Loaded(value, machine.base + machine.at, tuple(machine.calls))
 
