@@ -88,7 +88,7 @@ def test_torch_loads_the_converted_fixture_with_the_values_it_was_saved_with(
 def current_keys(source: Path) -> dict[str, str]:
     """Up to 1.5 an optimizer's keys were addresses; ours are what torch writes since, positions in the groups' lists."""
     saved = _load_original(source)
-    renamed = {}
+    renamed: dict[str, str] = {}
     for key in ("optimizer", "adam"):
         params = [p for group in saved[key]["param_groups"] for p in group["params"]]
         for param, slots in saved[key]["state"].items():
