@@ -311,3 +311,11 @@ def test_a_plain_pickle_of_numbers_is_no_checkpoint(tmp_path: Path, refuse: Refu
     source.write_bytes(pickle.dumps({"a": 1}, protocol=2))
 
     refuse(source, "plain pickle")
+
+
+def test_zips_one_after_the_other_are_never_taken_for_the_first(tmp_path: Path, refuse: Refuse) -> None:
+    first, second = save(tmp_path / "a.pt", tensors()), save(tmp_path / "b.pt", {"x": torch.ones(3)})
+    row = tmp_path / "__0_0.distcp"
+    row.write_bytes(first.read_bytes() + second.read_bytes())
+
+    refuse(row, "several zip archives", str(first.stat().st_size))

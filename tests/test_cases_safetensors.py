@@ -185,3 +185,13 @@ def test_b06_every_dtype_is_preserved_bit_for_bit(tmp_path: Path) -> None:
     for name, value in saved.items():
         assert loaded[name].dtype == value.dtype
         assert torch.equal(loaded[name], value)
+
+
+def test_a_shard_says_that_its_tensors_are_parts(tmp_path: Path) -> None:
+    header = {
+        "__metadata__": {"DCP_SHARDING_INFO": '{"w": {"saved_offsets": [0]}}'},
+        "w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
+    }
+    shown = ckptmigrate.inspect(raw(tmp_path / "in.safetensors", header, bytes(4)))
+
+    assert any("one shard" in warning for warning in shown["warnings"])

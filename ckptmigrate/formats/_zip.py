@@ -157,6 +157,13 @@ def directory(source: Source, limits: Limits) -> Directory:
     stored and deflated, and several disks. Reads one local header a member: some 5 µs each.
     """
     end = _find_end(source)
+    behind = source.size - end.trailing
+    if end.trailing >= len(LOCAL) and source.read(behind, len(LOCAL)) == LOCAL:
+        raise UnsupportedFormatError(
+            f"several zip archives one after the other: the first ends at {behind} of {source.size} bytes, where the next starts",
+            path=source.name, offset=behind,
+            hint="a distributed checkpoint's .distcp file is such a row; its tensors are whole only with the .metadata beside it",
+        )  # fmt: skip
     centrals = list(_centrals(source, end, limits))
     places: dict[str, int] = {}
     free, before = 0, "the start of the file"

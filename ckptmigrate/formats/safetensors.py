@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ckptmigrate.limits import Limits
     from ckptmigrate.values import Scalar
 
+SHARDED = "DCP_SHARDING_INFO"  # torch.distributed.checkpoint's safetensors flavour writes it into each shard
 FAMILIES = {text: family for family, text in KINDS.items()}
 
 
@@ -75,7 +76,12 @@ def read(source: Source, options: ReadOptions) -> Parts:
         family = FAMILIES.get(metadata.get(KIND, ""))
         if family:
             del metadata[KIND]
-        return Parts(family=family, tensors=tensors, facts={"metadata": metadata}, notes=notes)
+        warnings = (
+            [f"{SHARDED} says that each tensor is a part of a whole: this file is one shard"]
+            if SHARDED in metadata
+            else []
+        )
+        return Parts(family, tensors=tensors, facts={"metadata": metadata}, notes=notes, warnings=warnings)
 
 
 def _notes(text: str | None, limits: Limits) -> dict[str, Any]:
