@@ -36,8 +36,9 @@ class Background:
         """Have ``job(buffer, *args)`` run; waits while the thread is too far behind."""
         if self._thread is None:
             # A daemon: a sink that nobody closed must not keep the interpreter from ending.
-            self._thread = Thread(target=self._run, name="ckptmigrate-compare", daemon=True)
-            self._thread.start()
+            thread = Thread(target=self._run, name="ckptmigrate-compare", daemon=True)
+            thread.start()
+            self._thread = thread  # only now: a signal that comes between must find nothing to join
         self._jobs.put(lambda buffer: job(buffer, *args, **kwargs))
 
     def check(self) -> None:
