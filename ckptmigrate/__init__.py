@@ -13,16 +13,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import convert as _convert
+from . import doctor as _doctor
 from . import errors
 from . import inspection as _inspection
+from . import runs as _runs
 from . import store as _store
 from . import verify as _verify
 from .checkpoint import Checkpoint, Optimizer, Param, Progress, Slot, Stamp
 from .convert import Report
+from .doctor import Finding
 from .format import GatherOptions, ReadOptions, WriteOptions
-from .marks import Absent, Dtype, Fact, Fields, Present, Shape, Value
+from .marks import Absent, Dtype, Fact, Fields, Present, Shape, Untrained, Value
 from .migrator import Chain, Migrator
 from .operations import Drop, Rename
+from .runs import Run
 from .tensor import Tensor
 from .verify import Difference
 
@@ -40,6 +44,7 @@ __all__ = [
     "Dtype",
     "Fact",
     "Fields",
+    "Finding",
     "GatherOptions",
     "Migrator",
     "Optimizer",
@@ -49,12 +54,16 @@ __all__ = [
     "ReadOptions",
     "Rename",
     "Report",
+    "Run",
     "Shape",
     "Slot",
     "Stamp",
     "Tensor",
+    "Untrained",
     "Value",
     "WriteOptions",
+    "doctor",
+    "epochs",
     "errors",
     "inspect",
     "migrate",
@@ -93,3 +102,13 @@ def verify(a: str | Path, b: str | Path, *, read: ReadOptions | None = None) -> 
     """Give what differs between two checkpoints, by digest; [] when both hold the same tensors and values."""
     with open(a, read=read) as left, open(b, read=read) as right:
         return _verify.compare(left, right)
+
+
+def epochs(path: str | Path) -> list[Run]:
+    """Give the runs at and below a folder: their epochs, which are whole, and the ``newest`` of each that can be resumed."""
+    return _runs.find(path)
+
+
+def doctor(path: str | Path) -> list[Finding]:
+    """Give what the framework of a file or run would say of it, or silently do wrong with it; [] when there is no symptom."""
+    return _doctor.examine(path)

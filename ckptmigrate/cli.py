@@ -1,6 +1,6 @@
 """The command line: one function a verb. Prints, and turns errors into one readable message and an exit code.
 
-Exit codes: 0 done, nothing pending, equal, a dry run without problems; 1 (verify) different or broken; 2 wrong usage;
+Exit codes: 0 done, nothing pending, equal, a dry run without problems; 1 (verify, epochs, doctor) different, broken, a symptom; 2 wrong usage;
 3 refused or failed, and a dry run with problems; 130 interrupted, 143 terminated.
 """
 
@@ -18,7 +18,7 @@ import typer
 
 import ckptmigrate
 
-from . import chains, convert, registry, report
+from . import batch, chains, convert, registry, report, store
 from .errors import CkptError, UsageError
 from .files import Disk
 from .files.sink import Sink
@@ -52,6 +52,13 @@ Part = Annotated[
     list[str] | None,
     typer.Option("--part", metavar="NAME=FILE", help="a model, optimizer or scheduler that lies in a file of its own"),
 ]
+Schema = Annotated[
+    Path | None,
+    typer.Option("--schema", metavar="FILE", help="names for a record without them: JSON, or a file of the same model"),
+]
+Scheduler = Annotated[
+    str | None, typer.Option("--scheduler", metavar="KIND", help="of what kind it is, where its record does not tell")
+]
 
 
 def _version(*, asked: bool) -> None:
@@ -77,9 +84,11 @@ def inspect(
     digests: Annotated[bool, typer.Option("--digests", help="SHA-256 of every tensor's elements")] = False,
     part: Part = None,
     section: Section = None,
+    scheduler: Scheduler = None,
     dequantize: Dequantize = False,
     densify: Densify = False,
     inert_calls: InertCalls = False,
+    schema: Schema = None,
     as_json: Json = False,
 ) -> None:
     """Show what is in a checkpoint: format, layout, versions, sections, tensors, what is left out."""
@@ -87,8 +96,12 @@ def inspect(
         found = ckptmigrate.inspect(
             path,
             digests=digests,
-            read=ReadOptions(dequantize=dequantize, densify=densify, inert_calls=inert_calls),
-            gather=GatherOptions(parts=dict(_pairs("--part", part)), sections=dict(_pairs("--section", section))),
+            read=_read_options(schema, dequantize=dequantize, densify=densify, inert_calls=inert_calls),
+            gather=GatherOptions(
+                parts=dict(_pairs("--part", part)),
+                sections=dict(_pairs("--section", section)),
+                scheduler=scheduler,
+            ),
         )
         _show(found, report.inspection_lines(found), as_json=as_json)
 
@@ -127,17 +140,25 @@ def migrate(
     dtype: Annotated[
         str | None, typer.Option("--dtype", metavar="f32|f16|bf16|keep", help="cast floating tensors of the model")
     ] = None,
+    ints: Annotated[
+        list[str] | None,
+        typer.Option("--int", metavar="PATTERN", help="tensors of integers that were stored as floats"),
+    ] = None,
     ties: Annotated[str, typer.Option("--ties", metavar="keep|duplicate")] = "keep",
     dequantize: Dequantize = False,
     densify: Densify = False,
     inert_calls: InertCalls = False,
+    schema: Schema = None,
+    scheduler: Scheduler = None,
     no_names: Annotated[
         bool, typer.Option("--no-names", help="do not assume that groups were given in model order")
     ] = False,
     params: Annotated[
         Path | None, typer.Option("--params", metavar="FILE", help="JSON: one list of names per optimizer group")
     ] = None,
-    epoch: Annotated[int | None, typer.Option("--epoch", help="number a source that has none")] = None,
+    epoch: Annotated[
+        int | None, typer.Option("--epoch", help="take this one of a run, or number a source that has none")
+    ] = None,
     epoch_means: Annotated[str | None, typer.Option("--epoch-means", metavar="finished|last|next")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="check everything but the bytes; write nothing")] = False,
     in_place: Annotated[bool, typer.Option("--in-place", help="replace PATH, keeping a backup beside it")] = False,
@@ -166,12 +187,13 @@ def migrate(
             only=tuple(only or ()),
             exclude=tuple(exclude or ()),
             dtype=_choice("--dtype", dtype, ("f32", "f16", "bf16", "keep")),
+            ints=tuple(ints or ()),
             dry_run=dry_run,
             in_place=in_place,
             force=force,
             verify=not no_verify,
             scratch=None if scratch is None else str(scratch),
-            read=ReadOptions(dequantize=dequantize, densify=densify, inert_calls=inert_calls),
+            read=_read_options(schema, dequantize=dequantize, densify=densify, inert_calls=inert_calls),
             gather=GatherOptions(
                 parts=dict(_pairs("--part", part)),
                 sections=dict(_pairs("--section", section)),  # read against the keys that are there
@@ -181,13 +203,14 @@ def migrate(
                 params=None if params is None else _params(params),
                 epoch=epoch,
                 epoch_means=_choice("--epoch-means", epoch_means, ("finished", "last", "next")),
+                scheduler=scheduler,
             ),
             write=WriteOptions(bare=bare, ties=_choice("--ties", ties, ("keep", "duplicate"))),
         )
         with _reporting(report_file, out, force=force) as write_report, _progress() as progress:
-            done = convert.migrate(path, out, options, progress)
+            done = batch.migrate(path, out, options, progress)
             write_report(done.as_dict())
-        _show(done.as_dict(), report.report_lines(done), as_json=as_json)
+        _show_migrated(done, as_json=as_json)
 
 
 @app.command()
@@ -198,14 +221,41 @@ def verify(
     dequantize: Dequantize = False,
     densify: Densify = False,
     inert_calls: InertCalls = False,
+    schema: Schema = None,
     as_json: Json = False,
 ) -> None:
     """Say whether two checkpoints hold the same tensors and values, whatever their formats: 0 equal, 1 different or broken."""
     with _refusing(as_json=as_json, code=DIFFERENT):
-        read = ReadOptions(dequantize=dequantize, densify=densify, inert_calls=inert_calls)
+        read = _read_options(schema, dequantize=dequantize, densify=densify, inert_calls=inert_calls)
         found = ckptmigrate.verify(a, b, read=read)
         shown = {"equal": not found, "differences": [{"item": d.item, "what": d.what} for d in found]}
         _show(shown, report.difference_lines(found) if found else iter(["equal"]), as_json=as_json)
+        if found:
+            raise typer.Exit(DIFFERENT)
+
+
+@app.command()
+def epochs(
+    path: Annotated[Path, typer.Argument(metavar="DIR", help="a folder with runs", show_default=False)],
+    *,
+    as_json: Json = False,
+) -> None:
+    """List the epochs of the runs in a folder: which are whole, what is not there, the newest to resume from (1: a run has none)."""
+    with _refusing(as_json=as_json, code=DIFFERENT):
+        found = ckptmigrate.epochs(path)
+        shown = {"path": str(path), "runs": [run.as_dict() for run in found]}
+        _show(shown, report.run_lines(found), as_json=as_json)
+        if any(run.newest is None for run in found):
+            raise typer.Exit(DIFFERENT)
+
+
+@app.command()
+def doctor(path: PathArgument, *, as_json: Json = False) -> None:
+    """Say what the framework would say of a file or run, or silently do wrong, why, and what mends it (1: there is a symptom)."""
+    with _refusing(as_json=as_json, code=DIFFERENT):
+        found = ckptmigrate.doctor(path)
+        shown = {"path": str(path), "symptoms": [finding.as_dict() for finding in found]}
+        _show(shown, report.finding_lines(found) if found else iter(["no symptom"]), as_json=as_json)
         if found:
             raise typer.Exit(DIFFERENT)
 
@@ -228,6 +278,16 @@ def _list(kind: str, *, as_json: bool) -> None:
         width = max((len(row.name) for row in rows), default=0)
         lines = (f"{row.name:{width}}  {row.error or row.about}  [{row.where}]" for row in rows)
         _show([dataclasses.asdict(row) for row in rows], lines, as_json=as_json)
+
+
+def _show_migrated(done: convert.Report | batch.RunReport, *, as_json: bool) -> None:
+    """Show what became of a checkpoint, or of the epochs of a run, of which those that were refused fail the call."""
+    if isinstance(done, convert.Report):
+        _show(done.as_dict(), report.report_lines(done), as_json=as_json)
+        return
+    _show(done.as_dict(), report.run_report_lines(done), as_json=as_json)
+    if done.refused:
+        raise typer.Exit(REFUSED)
 
 
 def _show(data: Any, lines: Iterable[str], *, as_json: bool) -> None:
@@ -320,6 +380,14 @@ def _choice(option: str, text: str | None, choices: tuple[str, ...]) -> Any:
     if text is not None and text not in choices:
         raise UsageError(f"{option} {text}: expected {' or '.join(choices)}")
     return text
+
+
+def _read_options(schema: Path | None, *, dequantize: bool, densify: bool, inert_calls: bool) -> ReadOptions:
+    options = ReadOptions(dequantize=dequantize, densify=densify, inert_calls=inert_calls)
+    if schema is None:
+        return options
+    with Disk() as disk:
+        return dataclasses.replace(options, schema=store.schema(disk.open(schema), options))
 
 
 def _project() -> chains.Project:

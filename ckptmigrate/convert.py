@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from . import chains, engine, registry, store
+from . import casts, chains, engine, registry, store
 from .dtypes import BY_NAME
 from .errors import (
     ChangedError,
@@ -29,13 +29,13 @@ from .files import Disk
 from .files.sink import Sink, free_space
 from .format import GatherOptions, ReadOptions, WriteOptions
 from .operations import Drop, Rename
-from .tensor import cast
+from .target import Target, choose
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from .checkpoint import Checkpoint, Fate
-    from .format import Blueprint, Format, Layout, Parts
+    from .format import Blueprint, Format, Parts
     from .operations import Operation
 
 Progress = Callable[[int, int], None]
@@ -57,6 +57,7 @@ class Options:
     only: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     dtype: Literal["f32", "f16", "bf16", "keep"] | None = None
+    ints: tuple[str, ...] = ()  # names of the model's tensors that hold integers and were stored as floats
     dry_run: bool = False
     in_place: bool = False
     force: bool = False
@@ -70,7 +71,7 @@ class Options:
     def changes(self) -> bool:
         """Whether the call itself asks for another checkpoint than the file holds, whatever its chains say."""
         cast_to = self.dtype not in {None, "keep"}
-        chosen = (self.operations, self.rename, self.only, self.exclude, self.gather.only, self.gather.drop)
+        chosen = (self.operations, self.rename, self.only, self.exclude, self.ints, self.gather.only, self.gather.drop)
         return cast_to or any(chosen) or self.gather.epoch is not None or self.write != WriteOptions()
 
 
@@ -135,8 +136,8 @@ def migrate(path: str | Path, out: str | Path | None, options: Options, progress
         _check_call(checkpoint, options)
         if out is not None and disk.reads(out):
             raise UsageError("OUT is the checkpoint itself", hint="--in-place replaces it, and keeps a backup")
-        target = _target(checkpoint, Path(path), None if out is None else Path(out), options)
-        plan, problems = _upgrade(checkpoint, options)
+        target = choose(checkpoint, Path(path), None if out is None else Path(out), options.to, options.layout)
+        plan, problems = _upgrade(checkpoint, target, options)
         if not (checkpoint.model or checkpoint.optimizers or checkpoint.schedulers or problems):
             problems.append("nothing would be left of it")
         nothing_pending = options.in_place and not plan.steps and store.is_current(checkpoint) and not options.changes
@@ -149,6 +150,8 @@ def migrate(path: str | Path, out: str | Path | None, options: Options, progress
         if problems:
             raise PlanError(problems, path=str(path))
         report = _report(checkpoint, target, plan, blueprint, str(path), options)
+        if not nothing_pending:
+            _check_space(blueprint, target, disk)
         if options.dry_run or nothing_pending:
             return report
         return _write(disk, scattered, blueprint, target, report, options, progress)
@@ -164,97 +167,14 @@ def _check_call(checkpoint: Checkpoint, options: Options) -> None:
         raise UsageError(
             f"--epoch-means {options.gather.epoch_means}: the checkpoint tells no epoch", hint="--epoch N numbers it"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where the output goes: a format, its layout (None: every section back where it lay), and whether OUT is one file."""
-
-    format: Format
-    layout: Layout | None
-    path: Path
-    one_file: bool
-
-    @property
-    def name(self) -> str:
-        """The file's own name where OUT is one file, "" where it is a folder."""
-        return self.path.name if self.one_file else ""
-
-
-def _target(checkpoint: Checkpoint, path: Path, out: Path | None, options: Options) -> Target:
-    if out is None:
-        chosen, folder = _same_container(checkpoint), store.is_folder(checkpoint)
-        own = registry.layout(checkpoint.origin.layout) if folder and checkpoint.origin.layout else None
-        return Target(chosen, own, path, one_file=not folder)
-    by_suffix = [f for f in registry.formats() if out.suffix.lower() in f.suffixes]
-    wanted = _named(options.to) if options.to else None
-    if wanted is not None and by_suffix and wanted not in by_suffix:
+    chosen = options.gather.only or options.gather.drop
+    if options.gather.scheduler is not None and not checkpoint.schedulers and not chosen:
         raise UsageError(
-            f"--to {options.to} writes {wanted.suffixes[0]}, and OUT ends in {out.suffix}",
-            hint=f"name OUT {out.with_suffix(wanted.suffixes[0])}, or leave --to out",
+            f"--scheduler {options.gather.scheduler}: the checkpoint has no scheduler", hint="leave it out"
         )
-    writable = [f for f in by_suffix if f.lay_out is not None]
-    if wanted is None and by_suffix and not writable:
-        raise UsageError(
-            f"{by_suffix[0].name} is read only", hint=f"writable: {', '.join(f.name for f in _writable())}"
-        )
-    chosen = wanted or (writable[0] if writable else _default(checkpoint))
-    one_file = bool(writable) or (chosen.speaks == "tree") or store.is_bare_model(checkpoint)
-    keep = options.layout == "keep" or (options.layout is None and _keeps(checkpoint, chosen))
-    if keep and not _keeps(checkpoint, chosen):
-        raise UsageError(
-            f"--layout keep: {chosen.name} cannot hold the keys of {checkpoint.origin.format}", hint="--layout standard"
-        )
-    layout = None if keep else registry.layout(chosen.standard) if chosen.standard else None
-    return Target(chosen, layout, out, one_file)
 
 
-def _writable() -> list[Format]:
-    return [f for f in registry.formats() if f.lay_out is not None]
-
-
-def _named(name: str) -> Format:
-    """Give the format that ``--to`` means: a format's own name, or a family's, whose default target it then is."""
-    for chosen in registry.formats():
-        if chosen.name == name:
-            if chosen.lay_out is None:
-                raise UsageError(f"{name} is read only", hint=f"writable: {', '.join(f.name for f in _writable())}")
-            return chosen
-    for family in registry.families():
-        if family.name == name:
-            own = [f for f in _writable() if f.family == name and f.current]
-            if own:
-                return own[0]
-    known = [*(f.name for f in _writable()), *(f.name for f in registry.families())]
-    raise UsageError(f"no format or family is called {name}", hint=f"known: {', '.join(known)}")
-
-
-def _default(checkpoint: Checkpoint) -> Format:
-    target = registry.family(checkpoint.family).target
-    if target is None:
-        raise UsageError(f"family {checkpoint.family} has no default target", hint="say --to FORMAT")
-    return registry.format(target)
-
-
-def _same_container(checkpoint: Checkpoint) -> Format:
-    """Give the format that an in-place upgrade writes: the file's own, or the current one of its family that speaks alike."""
-    origin = registry.format(checkpoint.origin.format or "")
-    if origin.lay_out is not None:
-        return origin
-    for chosen in _writable():
-        if chosen.current and chosen.family == origin.family and chosen.speaks == origin.speaks:
-            return chosen
-    raise UsageError(f"{origin.name} cannot be written in place", hint="name OUT")
-
-
-def _keeps(checkpoint: Checkpoint, target: Format) -> bool:
-    """Say whether ``target`` can hold every section at the key where it lay: both are trees of one family."""
-    origin = registry.format(checkpoint.origin.format or "")
-    apart = any(place.file for place in checkpoint.origin.places.values())  # a part of it lay in a file of its own
-    return origin.speaks == target.speaks == "tree" and origin.family == target.family and not apart
-
-
-def _upgrade(checkpoint: Checkpoint, options: Options) -> tuple[chains.Plan, list[str]]:
+def _upgrade(checkpoint: Checkpoint, target: Target, options: Options) -> tuple[chains.Plan, list[str]]:
     """Apply the pending steps, then what the call itself asks for; give the plan and its problems."""
     family = registry.family(checkpoint.family)
     catalog = chains.Catalog.find(options.migrations)
@@ -280,8 +200,14 @@ def _upgrade(checkpoint: Checkpoint, options: Options) -> tuple[chains.Plan, lis
     problems += matchless
     if operations and not matchless:
         problems += engine.apply_operations(checkpoint, operations, family, origin="the command", ties=ties)
+    if not matchless:
+        problems += casts.to_ints(checkpoint, options.ints)
+    if target.format.widens and options.dtype != "keep":
+        casts.widen(checkpoint, model=options.dtype is None)
     if options.dtype not in {None, "keep"}:
-        _cast(checkpoint, BY_NAME[str(options.dtype).upper()])
+        casts.cast_model(checkpoint, BY_NAME[str(options.dtype).upper()])
+    elif target.format.widens and options.dtype is None:
+        casts.hint(checkpoint)
     return plan, problems
 
 
@@ -291,6 +217,7 @@ def _matchless(checkpoint: Checkpoint, options: Options) -> list[str]:
         *(("--rename", old, f"{old}={new}") for old, new in options.rename),
         *(("--only", pattern, pattern) for pattern in options.only),
         *(("--exclude", pattern, pattern) for pattern in options.exclude),
+        *(("--int", pattern, pattern) for pattern in options.ints),
     ]
     found = []
     for option, pattern, text in said:
@@ -314,15 +241,6 @@ def _chosen(options: Options) -> Sequence[Operation]:
         kept = "|".join(f"(?:{pattern})" for pattern in options.only)
         drops.append(Drop(f"(?!(?:{kept})$).*", reason=f"not in --only {' '.join(options.only)}", optional=True))
     return drops
-
-
-def _cast(checkpoint: Checkpoint, dtype: Any) -> None:
-    """Cast floating tensors of the model and its twins; integers, bools, RNG and optimizer state stay as they are."""
-    for item, members in (("model", checkpoint.model), *((f"twins/{n}", m) for n, m in checkpoint.twins.items())):
-        for name, tensor in members.items():
-            if tensor.dtype.kind == "float" and tensor.dtype != dtype:
-                members[name] = replace(tensor, promise=cast(tensor.promise, dtype))
-                checkpoint.ledger.derive(f"{item}/{name}", f"cast from {tensor.dtype} to {dtype}")
 
 
 def _report(
@@ -357,7 +275,6 @@ def _write(
     options: Options,
     progress: Progress | None,
 ) -> Report:
-    _check_space(blueprint, target, disk)
     folder = not target.one_file
     force, original = options.force or options.in_place, (lambda _: False) if options.in_place else disk.reads
     with Sink(target.path, folder=folder, verify=options.verify, force=force, original=original) as sink:

@@ -44,6 +44,9 @@ class GatherOptions:
     params: tuple[tuple[str, ...], ...] | None = None  # one list of names per group of the optimizer
     epoch: int | None = None
     epoch_means: Literal["finished", "last", "next"] | None = None
+    scheduler: str | None = (
+        None  # of what kind it is, where its record does not tell: "noam", "composed(linear,cosine)"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from .errors import UsageError
-from .operations import check_patterns
+from .operations import check_patterns, matches
 from .tensor import Tensor
 from .values import Scalar
 
@@ -117,14 +117,21 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A reader noted this of one of the files."""
+    r"""A reader noted this of one of the files: ``Fact("half", True)``, ``Fact("versions/acme", re.compile(r"1\.3(\..*)?"))``.
+
+    The name is a path of keys; a compiled pattern stands for every text that it matches as a whole.
+    """
 
     name: str
     value: Any
 
     def holds(self, checkpoint: Checkpoint) -> bool:
         """Say whether it did."""
-        return self.value in facts(checkpoint, self.name)
+        name, _, path = self.name.partition("/")
+        noted = [at(fact, path) if path else fact for fact in facts(checkpoint, name)]
+        if isinstance(self.value, re.Pattern):
+            return any(isinstance(text, str) and self.value.fullmatch(text) for text in noted)
+        return self.value in noted
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +148,29 @@ class Fields:
         """Say whether a module of that path has just those fields."""
         expression = re.compile(self.pattern)
         return any(
-            set(entry.get("fields", entry)) == set(self.fields)
-            for path, entry in checkpoint.modules.items()
-            if expression.fullmatch(path)
+            has_fields(checkpoint, path, self.fields) for path in checkpoint.modules if expression.fullmatch(path)
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Untrained:
+    """Some name of the model that matches was never trained although its neighbour was.
+
+    An optimizer has state of the name that ``beside``, a template of the pattern's groups, expands to, and none has any of the
+    name itself.
+    """
+
+    pattern: str
+    beside: str
+
+    def __post_init__(self) -> None:
+        check_patterns((self.pattern, self.beside))
+
+    def holds(self, checkpoint: Checkpoint) -> bool:
+        """Say whether there is one."""
+        trained = with_state(checkpoint)
+        found = matches((name for name in checkpoint.model if name not in trained), (self.pattern,))
+        return any(match.expand(self.beside) in trained for _, _, match in found)
 
 
 def _check(pattern: str, on: str) -> None:
@@ -163,6 +189,18 @@ def found(checkpoint: Checkpoint, pattern: str, on: Where) -> Iterator[Tree]:
     for optimizer in checkpoint.optimizers:
         for param in optimizer.params:
             yield from (slot.value for name, slot in (param.slots or {}).items() if expression.fullmatch(name))
+
+
+def has_fields(checkpoint: Checkpoint, path: str, fields: Sequence[str]) -> bool:
+    """Say whether the module at a path has exactly these fields, in a record that lists them."""
+    entry = checkpoint.modules.get(path)
+    return entry is not None and set(entry.get("fields", entry)) == set(fields)
+
+
+def with_state(checkpoint: Checkpoint) -> set[str]:
+    """Give the names of the parameters that some optimizer has state of."""
+    params = (param for optimizer in checkpoint.optimizers for param in optimizer.params)
+    return {param.name for param in params if param.name is not None and param.slots is not None}
 
 
 def fits(shape: Sequence[int], pattern: Sequence[int | str]) -> bool:

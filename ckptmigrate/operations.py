@@ -34,6 +34,8 @@ class Group:
     """Names that go in together and names that come out. No sources: an added one; no targets: dropped, ``reason`` says why.
 
     ``near``: the name that an added target follows. ``missing``: patterns that should have given a source and did not.
+    ``fields``, ``beside``: what names alone do not tell, and the engine looks up before it takes the group: the module that must
+    have exactly these fields; the name that an optimizer must have state of, while it has none of the source.
     """
 
     sources: tuple[str, ...]
@@ -41,6 +43,8 @@ class Group:
     near: str | None = None
     missing: tuple[str, ...] = ()
     reason: str | None = None
+    fields: tuple[str, tuple[str, ...]] | None = None
+    beside: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,9 @@ class Rename:
 
     Of several patterns the first that matches a name counts. A literal one (no group, no class, every dot escaped) has its
     inverse in itself; any other needs ``back``: one pair, or as many as there are patterns.
+
+    ``fields``: take only names below a module that has exactly these, in a record that lists them; the pattern's first group
+    is the module's path, with its last dot or without.
     """
 
     pattern: str | Mapping[str, str]
@@ -115,6 +122,7 @@ class Rename:
     back: tuple[str, str] | Mapping[str, str] | None = None
     optional: bool = False
     on: On = "model"
+    fields: Sequence[str] | None = None
     traits: ClassVar[Traits] = Traits(keeps_id=True)
 
     def __post_init__(self) -> None:
@@ -122,6 +130,8 @@ class Rename:
             raise UsageError("Rename takes a pattern and what it becomes, or one mapping of them")
         check_patterns(*self.pairs.items(), *self.ways_back.items())
         check_place(self.on)
+        if self.fields is not None:
+            check_looks(self.on, *((pattern, r"\1") for pattern in self.pairs))
 
     @property
     def pairs(self) -> dict[str, str]:
@@ -138,7 +148,8 @@ class Rename:
         groups, used = [], set()
         for name, pattern, found in matches(names, self.pairs):
             used.add(pattern)
-            groups.append(Group((name,), (found.expand(self.pairs[pattern]),)))
+            module = None if self.fields is None else ((found[1] or "").removesuffix("."), tuple(self.fields))
+            groups.append(Group((name,), (found.expand(self.pairs[pattern]),), fields=module))
         return groups + [Group((), (), missing=(pattern,)) for pattern in self.pairs if pattern not in used]
 
     def tensors(self, sources: tuple[Tree, ...]) -> tuple[Tree, ...]:
@@ -172,23 +183,33 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Take names out, and say why: the reason stands in the ledger of every checkpoint that loses one."""
+    """Take names out, and say why: the reason stands in the ledger of every checkpoint that loses one.
+
+    ``beside``: take only what was never trained although its neighbour was: an optimizer has state of the name that this template
+    expands to, and none has any of the name itself.
+    """
 
     pattern: str
     reason: str
     optional: bool = False
     on: On = "model"
+    beside: str | None = None
     traits: ClassVar[Traits] = Traits()
 
     def __post_init__(self) -> None:
-        check_patterns((self.pattern, None))
+        check_patterns((self.pattern, self.beside))
         check_place(self.on)
+        if self.beside is not None:
+            check_looks(self.on, (self.pattern, self.beside))
         if not self.reason.strip():
             raise UsageError(f"Drop of {self.pattern!r} does not say why")
 
     def match(self, names: Mapping[str, Tree]) -> list[Group]:
         """Give one group without targets a name."""
-        groups = [Group((name,), (), reason=self.reason) for name, _, _ in matches(names, (self.pattern,))]
+        groups = [
+            Group((name,), (), reason=self.reason, beside=None if self.beside is None else found.expand(self.beside))
+            for name, _, found in matches(names, (self.pattern,))
+        ]
         return groups or [Group((), (), missing=(self.pattern,))]
 
     def tensors(self, sources: tuple[Tree, ...]) -> tuple[Tree, ...]:  # noqa: ARG002 - the face
@@ -233,6 +254,13 @@ def check_place(on: str) -> None:
     """Refuse, when the migrator is written, names of something that does not exist."""
     if on not in get_args(On):
         raise UsageError(f"on={on!r}: expected {', '.join(get_args(On))}")
+
+
+def check_looks(on: str, *pairs: tuple[str, str]) -> None:
+    """Refuse a condition on modules or on state where names are not those of the model, or its groups are not there."""
+    if on != "model":
+        raise UsageError(f"on={on!r}: modules and state are looked up for names of the model only")
+    check_patterns(*pairs)
 
 
 def matches(names: Iterable[str], patterns: Iterable[str]) -> Iterator[tuple[str, str, re.Match[str]]]:

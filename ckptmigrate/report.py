@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from .batch import RunReport
     from .convert import Report
+    from .doctor import Finding
     from .errors import CkptError
+    from .runs import Epoch, Run
     from .verify import Difference
 
 SHOWN = 20  # items of one kind on a terminal; --json has them all
@@ -69,9 +72,71 @@ def report_lines(report: Report) -> Iterator[str]:
     yield from (f"warning: {warning}" for warning in report.warnings)
 
 
+def run_report_lines(report: RunReport) -> Iterator[str]:
+    """Give what became of each epoch of a run, then of the files around them."""
+    for number, one in report.reports.items():
+        yield f"epoch {number}:"
+        yield from (f"  {line}" for line in report_lines(one))
+    for number, error in report.refused.items():
+        yield f"epoch {number}: refused: {error}"
+        yield from (f"  hint: {hint}" for hint in error.hints)
+    yield from _some("copied", list(report.copied))
+    yield from _some("not copied, as a record or unreadable", list(report.not_copied))
+    if report.refused:
+        yield f"{len(report.refused)} of {len(report.refused) + len(report.reports)} epochs refused"
+
+
 def difference_lines(differences: Iterable[Difference]) -> Iterator[str]:
     """Give each difference; nothing when there is none."""
     yield from (f"{d.item}: {d.what}" for d in differences)
+
+
+def finding_lines(findings: Iterable[Finding]) -> Iterator[str]:
+    """Give each symptom under its file: what is said or silently done, why, and the command that mends it."""
+    file = None
+    for finding in findings:
+        if finding.file != file:
+            file = finding.file
+            yield f"{file}:"
+        yield f"  {'silent' if finding.silent else 'loud'}: {finding.message}"
+        yield f"    why: {finding.cause}"
+        yield f"    mend: {finding.remedy or 'nothing here; what is not in the file cannot be brought back'}"
+
+
+def run_lines(runs: Iterable[Run]) -> Iterator[str]:
+    """Give each run with its epochs, what is not there, and the newest epoch that can be resumed."""
+    for run in runs:
+        newest = run.newest
+        yield f"{run.path}: layout {run.layout}, {len(run.epochs)} {_plural('epoch', len(run.epochs))}"
+        yield from (line for epoch in run.epochs for line in _epoch_lines(epoch))
+        gaps = [str(first) if first == last else f"{first} to {last}" for first, last in run.gaps]
+        if gaps:
+            yield f"  not there, as retention removed them or they were never saved: {', '.join(gaps)}"
+        if newest is None:
+            yield "  no epoch can be resumed"
+        else:
+            after = "" if newest.current else ", once it is migrated: its files are older than today's"
+            yield f"  the newest that can be resumed: {newest.number}{after}"
+
+
+def _epoch_lines(epoch: Epoch) -> Iterator[str]:
+    there = ", ".join(f"{_section(file.section)} ({file.format or 'unknown'})" for file in epoch.files)
+    yield f"  epoch {epoch.number}: {'whole' if epoch.whole else 'not whole'}: {there}"
+    yield from (f"    no {_section(section)}" for section in epoch.missing)
+    yield from (f"    {file.name} cannot be read: {file.problem}" for file in epoch.files if file.problem)
+    yield from (f"    together: {problem}" for problem in epoch.problems)
+    yield from (f"    warning: {warning}" for warning in epoch.warnings)
+    yield from (f"    {name} is no part of it" for name in epoch.beside)
+
+
+def _section(section: str) -> str:
+    """Give a section as people say it: optimizer, optimizer 1."""
+    kind, _, number = section.partition(".")
+    return kind.removesuffix("s") + (f" {number}" if number not in {"", "0"} else "")
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else f"{word}s"
 
 
 def inspection_lines(found: dict[str, Any]) -> Iterator[str]:

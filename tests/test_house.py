@@ -32,7 +32,7 @@ ORDER = [
     ["registry", "formats", "layouts", "families"],
     ["chains"],
     ["store"],
-    ["inspection", "runs", "convert"],
+    ["casts", "inspection", "target", "runs", "convert"],
     ["doctor", "batch"],
     ["torch", "testing", "report", "__init__", "cli", "__main__"],
 ]

@@ -237,6 +237,11 @@ class _Making:
             self.stamps[name] = (
                 place.text if place.how == "said" or place.version == public(place.text) else str(place.version)
             )
+        elif (
+            place.how == "marks" and steps and name in self.named
+        ):  # else a chain that was asked for would do nothing in silence
+            about = f" ({chain.about})" if chain.about else ""
+            self.notes.append(f"chain {name}: no step's marks match, so nothing of it is applied{about}")
 
     def _down(self, name: str, steps: Sequence[Step], standing: Version, target: Version) -> None:
         if not steps or standing > steps[-1].migrator.release:

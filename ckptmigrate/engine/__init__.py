@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ckptmigrate.checkpoint import Slot
-from ckptmigrate.marks import at, number
+from ckptmigrate.marks import at, has_fields, number, with_state
 from ckptmigrate.operations import Reason, bind
 
 from . import items, modules
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ckptmigrate.checkpoint import Checkpoint, How
     from ckptmigrate.format import Family
     from ckptmigrate.migrator import Migrator
-    from ckptmigrate.operations import Operation
+    from ckptmigrate.operations import Group, Operation
     from ckptmigrate.tensor import Promise, Tensor
 
     from .changes import Change, Say
@@ -124,7 +124,7 @@ def _on_model(
     ties: Ties,
 ) -> None:
     before = checkpoint.model
-    changes = changes_of(operation, operation.match(before), before, say)
+    changes = changes_of(operation, _proven(operation.match(before), operation, checkpoint, say), before, say)
     if not changes:
         return
     numbered = any(tensor.id is not None for tensor in before.values())
@@ -139,6 +139,23 @@ def _on_model(
     for name, (members, twin_changes) in twins.items():
         checkpoint.twins[name] = members
         _note(checkpoint, f"twins/{name}", twin_changes, lead)
+
+
+def _proven(groups: list[Group], operation: Operation, checkpoint: Checkpoint, say: Say) -> list[Group]:
+    """Give the groups that are what the operation means, where more than names must tell; none at all is a problem."""
+    conditional = [group for group in groups if group.fields is not None or group.beside is not None]
+    if not conditional:
+        return groups
+    trained = with_state(checkpoint)
+    unproven = {
+        group: None
+        for group in conditional
+        if (group.fields is not None and not has_fields(checkpoint, *group.fields))
+        or (group.beside is not None and (group.beside not in trained or trained.intersection(group.sources)))
+    }  # in their order
+    if len(unproven) == len(conditional) and not operation.optional:
+        say(f"nothing proves that {', '.join(name for group in unproven for name in group.sources)} is meant")
+    return [group for group in groups if group not in unproven]
 
 
 def _settle(

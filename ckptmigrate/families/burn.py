@@ -21,11 +21,12 @@ from ckptmigrate.format import Family, Parts
 from ckptmigrate.tensor import Tensor
 from ckptmigrate.values import NOTHING, Scalar
 
-from . import _burn_optimizers, _burn_schedulers
+from . import _burn_optimizers, _burn_schedulers, _burn_symptoms
 from ._burn_ids import identify
 
 if TYPE_CHECKING:
     from ckptmigrate.checkpoint import Checkpoint
+    from ckptmigrate.format import Symptom
     from ckptmigrate.values import Tree
 
 _STATISTICS = {"running_mean", "running_var"}
@@ -75,6 +76,11 @@ def section(parts: Parts) -> str | None:
     if _burn_schedulers.are_names(names):
         return "schedulers"
     return "model" if any(isinstance(value, Tensor) for value in names.values()) else None
+
+
+def diagnose(parts: Parts, _: Checkpoint | None) -> list[Symptom]:
+    """Give what Burn says of a record that opens, or does with it in silence."""
+    return _burn_symptoms.diagnose(_names(parts) or {}, section(parts), parts)
 
 
 def is_buffer(name: str, tensor: Tensor) -> bool:
@@ -127,5 +133,6 @@ FAMILY = Family(
     is_buffer=is_buffer,
     identify=identify,
     target="burnpack",
+    diagnose=diagnose,
     about="optimizer and scheduler records of Burn 0.3 and later",
 )

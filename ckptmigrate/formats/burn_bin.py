@@ -26,6 +26,7 @@ from ckptmigrate.wire import bincodes
 from . import _burn_schema
 from ._burn_bin_leaves import item_like, leaves
 from ._burn_record import METADATA, record
+from ._burn_symptoms import recorded
 from ._gzip import head, opened
 
 if TYPE_CHECKING:
@@ -137,6 +138,6 @@ def _nameless(cursor: Cursor, metadata: dict[str, str]) -> UnsupportedFormatErro
 
 
 FORMAT = Format(
-    "burn_bin", family="burn", suffixes=(".bin", ".bin.gz"), sniff=sniff, read=read,
+    "burn_bin", family="burn", suffixes=(".bin", ".bin.gz"), sniff=sniff, read=read, diagnose=recorded,
     about="binary records of Burn 0.7 to 0.21, with a schema",
 )  # fmt: skip

@@ -17,6 +17,7 @@ from ckptmigrate.format import Format, Match, Parts, ReadOptions
 from ckptmigrate.wire.json_stream import load
 
 from ._burn_record import record
+from ._burn_symptoms import recorded
 from ._gzip import head, opened
 
 if TYPE_CHECKING:
@@ -42,6 +43,6 @@ def read(source: Source, options: ReadOptions) -> Parts:
 
 
 FORMAT = Format(
-    "burn_json", family="burn", suffixes=(".json", ".json.gz"), sniff=sniff, read=read,
+    "burn_json", family="burn", suffixes=(".json", ".json.gz"), sniff=sniff, read=read, diagnose=recorded,
     about="JSON records of Burn 0.7 to 0.21",
 )  # fmt: skip

@@ -21,6 +21,7 @@ from ckptmigrate.format import Format, Match, Parts, ReadOptions
 from ckptmigrate.wire.msgpacks import load
 
 from ._burn_record import record
+from ._burn_symptoms import recorded
 from ._gzip import head, opened
 
 if TYPE_CHECKING:
@@ -50,6 +51,6 @@ def read(source: Source, options: ReadOptions) -> Parts:
 
 
 FORMAT = Format(
-    "burn_mpk", family="burn", suffixes=(".mpk", ".mpk.gz"), sniff=sniff, read=read,
+    "burn_mpk", family="burn", suffixes=(".mpk", ".mpk.gz"), sniff=sniff, read=read, diagnose=recorded,
     about="named MessagePack records of Burn 0.7 to 0.21",
 )  # fmt: skip

@@ -31,6 +31,7 @@ from ckptmigrate.wire.json_stream import Numbers, load
 
 from ._burn_payloads import Precision, is_array, is_numbers
 from ._burn_record import RANK, Record
+from ._burn_symptoms import recorded
 from ._gzip import head, opened, packed
 
 if TYPE_CHECKING:
@@ -259,6 +260,6 @@ def _rounded(value: float, *, half: bool) -> int:
 
 
 FORMAT = Format(
-    "burn_state", family="burn", suffixes=(".json.gz",), sniff=sniff, read=read,
+    "burn_state", family="burn", suffixes=(".json.gz",), sniff=sniff, read=read, diagnose=recorded,
     about="State files of Burn 0.3 to 0.6",
 )  # fmt: skip

@@ -34,6 +34,7 @@ from ckptmigrate.tensor import Tensor
 
 from ._burn_dtypes import Spelling
 from ._burn_quant import MINIFLOATS, Scheme, can_copy, held, numbers
+from ._burn_symptoms import packed
 from ._burnpack_table import ALIGNMENT, HEADER, MAGIC, PRODUCER, Table, table
 from ._burnpack_writer import TIES, lay_out
 from ._notes import MARK, parsed
@@ -146,5 +147,6 @@ FORMAT = Format(
     suffixes=(".bpk",),
     current=True,
     widens=True,
+    diagnose=packed,
     about="Burn's own files since 0.22, of models since 0.19; the default target of Burn files",
 )

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from ckptmigrate.format import Layout
 
+from ._burn_symptoms import diagnose
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -75,5 +77,6 @@ LAYOUT = Layout(
     last="checkpoint/model-{epoch}",
     epoch_counts="finished",
     about="Burn's own checkpointer: model, optimizer and scheduler of each epoch",
+    diagnose=diagnose,
     hints=hints,
 )

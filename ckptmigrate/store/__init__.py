@@ -20,7 +20,8 @@ from ckptmigrate.tensor import Tensor
 from ckptmigrate.values import NOTHING, Inert, Known, spell
 from ckptmigrate.wire.collector import paused_collector
 
-from . import folder, record
+from . import companions, folder, record
+from .companions import schema
 from .detection import detect, misnamed
 from .folder import child
 from .gather import Added, gather
@@ -51,6 +52,7 @@ __all__ = [
     "open_checkpoint",
     "read",
     "scatter",
+    "schema",
     "section_names",
     "select",
     "write",
@@ -135,16 +137,22 @@ def _open_folder(
         n: parts[n] if n in parts else read(child(source, n), read_options, chosen.matches[n]) for n in chosen.files
     }
     first = next(iter(chosen.files))
-    checkpoint = gather(
-        parts,
-        options,
-        container=chosen.matches[first].format.name,
-        layout=layout,
-        files=chosen.files,
-        epoch=chosen.epoch,
-        added=added,
-    )
+    beside, notes = companions.beside(source, chosen.files, read_options.limits)
+    has_one = any(section.startswith(companions.SCHEDULERS) for section in chosen.files.values())
+    told = companions.told(options, layout, beside) if has_one else options
+    with companions.explaining(options, told, beside):
+        checkpoint = gather(
+            parts,
+            told,
+            container=chosen.matches[first].format.name,
+            layout=layout,
+            files=chosen.files,
+            epoch=chosen.epoch,
+            added=added,
+        )
     checkpoint.origin.facts |= {FOLDER: True, CURRENT: all(match.current for match in chosen.matches.values())}
+    checkpoint.companions = beside
+    checkpoint.ledger.notes += notes
     if chosen.others:
         checkpoint.ledger.notes.append(f"not read, as no part of the checkpoint: {', '.join(chosen.others)}")
     return checkpoint

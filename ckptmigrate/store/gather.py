@@ -17,6 +17,7 @@ from ckptmigrate.tensor import Tensor
 
 from . import record
 from .accounting import account_encoded, account_recorded
+from .companions import complete
 from .folder import VALUES
 from .joining import join
 from .one_file import RECORDED, from_file, from_section, keep_metadata
@@ -111,7 +112,7 @@ def _stamp(checkpoint: Checkpoint, parts: Mapping[str, Parts]) -> None:
 
 def _from_part(wanted: list[str], file: str, parts: Parts, family: Family, options: GatherOptions) -> Checkpoint:
     """Give what a file that a caller named holds; SectionError where it has not what was asked of it."""
-    own = GatherOptions(drop=options.drop)
+    own = GatherOptions(drop=options.drop, scheduler=options.scheduler)
     part = from_file(parts, None, family, own)
     present = {"model": bool(part.model), "optimizers": bool(part.optimizers), "schedulers": bool(part.schedulers)}
     for section in wanted:
@@ -147,6 +148,7 @@ def _from_folder(
     if epoch is not None and checkpoint.progress.epoch is None:
         counts = layout.epoch_counts
         checkpoint.progress.epoch, checkpoint.progress.counts = epoch, None if callable(counts) else counts
+    complete(checkpoint, layout, family, options)
     identify(checkpoint, family)
     said = next((p.notes[record.RECORD] for p in parts.values() if record.RECORD in p.notes), None)
     if said is not None:

@@ -63,11 +63,15 @@ def from_section(section: str, parts: Parts, family: Family, options: GatherOpti
         value = family.unpack(kind, parts, options)
         if kind == "optimizers" and not isinstance(value, Optimizer):
             raise CheckpointError(f"{what} is no optimizer's state of family {family.name}")
+        if value is None:
+            raise CheckpointError(f"{what} is no scheduler's state of family {family.name}")
     elif parts.tensors is None:
         value = any_tensors(parts.tree) if kind in {"model", "twins"} else parts.tree
         if value is None:
             raise CheckpointError(f"{what} is no set of tensors; it has: {paths.keys(parts.tree)}")
     elif kind in {"model", "twins"}:
+        if (told := family.section(parts)) in {"optimizers", "schedulers"}:
+            raise CheckpointError(f"{what} holds {told} of family {family.name}, and lies where a model should")
         members = parts.tensors
         tensors = {n: t for n, t in members.items() if isinstance(t, Tensor)}
         others = {n: t for n, t in members.items() if not isinstance(t, Tensor)}

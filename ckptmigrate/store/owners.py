@@ -29,7 +29,10 @@ def number(checkpoint: Checkpoint, options: GatherOptions) -> None:
 
 
 def identify(checkpoint: Checkpoint, family: Family) -> None:
-    """Turn the ids of the file into those of the family, and name optimizer entries by them: one function for both."""
+    """Turn the ids of the file into those of the family, and name optimizer entries by them: one function for both.
+
+    A name that the optimizer's own file tells counts only where no id of the model decides.
+    """
     if family.identify is None:
         return
     for members in (checkpoint.model, *checkpoint.twins.values()):
@@ -39,9 +42,12 @@ def identify(checkpoint: Checkpoint, family: Family) -> None:
     holders = _holders(checkpoint)
     for optimizer in checkpoint.optimizers:
         for param in optimizer.params:
-            if param.name is None and isinstance(param.key, int | str):
-                param.name = holders.get(family.identify(param.key))
-                param.by = None if param.name is None else "file"
+            if param.by not in {None, "file"} or not isinstance(param.key, int | str):
+                continue
+            told = checkpoint.model.get(param.name or "")
+            holder = holders.get(family.identify(param.key))
+            if holder is not None or (holders and (told is None or told.id is not None)):
+                param.name, param.by = holder, None if holder is None else "file"
 
 
 def _holders(checkpoint: Checkpoint) -> dict[int | str, str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ckptmigrate import registry, values
 from ckptmigrate.checkpoint import Slot
+from ckptmigrate.engine import made_id
 from ckptmigrate.errors import UsageError
 from ckptmigrate.format import Format, Parts
 from ckptmigrate.tensor import Tensor
@@ -48,17 +49,25 @@ def scatter(
         )
     clean = _pruned(checkpoint)
     if target.speaks == "tree":
+        if target.family not in {None, clean.family} and (clean.optimizers or clean.schedulers):
+            raise _without_bridge(clean.family, target)
         return {name or f"checkpoint{target.suffixes[0]}": (target, tree_parts(clean, target, layout, options))}
     family = registry.family(target.family) if target.family else None
     if family is not None and family.name != clean.family:
-        raise UsageError(
-            f"the checkpoint is of family {clean.family}, {target.name} of {family.name}",
-            hint="only a named bridge crosses families: --chain NAME",
-        )
+        raise _without_bridge(clean.family, target)
     if name:
         return {name: (target, _one_file(clean, target, family, options))}
     standard = layout if layout is not None and layout.files else registry.layout(target.standard or "")
     return _folder(clean, target, standard, family, options)
+
+
+def _without_bridge(family: str, target: Format) -> UsageError:
+    """Give the refusal of another family's target; a bridge bears the names of the two that it joins."""
+    bridge = "_".join(sorted((family, str(target.family))))
+    return UsageError(
+        f"the checkpoint is of family {family}, {target.name} of {target.family}",
+        hint=f"only a named bridge crosses families: --chain {bridge}",
+    )
 
 
 def fits_one_file(checkpoint: Checkpoint, target: Format, layout: Layout | None) -> list[str]:  # noqa: ARG001 - every target is asked alike
@@ -212,6 +221,15 @@ def _twin_stems(checkpoint: Checkpoint, layout: Layout) -> dict[str, str]:
     return stems
 
 
+def _identified(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """Give the model, where each tensor that an optimizer names has an id: one that had none gets that of its name."""
+    named = {param.name for optimizer in checkpoint.optimizers for param in optimizer.params}
+    return {
+        name: dataclasses.replace(tensor, id=made_id((), name)) if tensor.id is None and name in named else tensor
+        for name, tensor in checkpoint.model.items()
+    }
+
+
 def _framework_folder(
     checkpoint: Checkpoint, target: Format, layout: Layout, family: Family, options: WriteOptions
 ) -> Scattered:
@@ -219,6 +237,8 @@ def _framework_folder(
 
     UsageError names the sections that the layout has no file for.
     """
+    if family.identify is not None:
+        checkpoint = dataclasses.replace(checkpoint, model=_identified(checkpoint))
     epoch = checkpoint.progress.counted(None if callable(layout.epoch_counts) else layout.epoch_counts) or 0
     stamp = {} if options.bare else record.stamp_notes(checkpoint.stamp)
     suffix, table = target.suffixes[0], patterns(layout)
