@@ -136,6 +136,8 @@ def migrate(path: str | Path, out: str | Path | None, options: Options, progress
         _check_call(checkpoint, options)
         if out is not None and disk.reads(out):
             raise UsageError("OUT is the checkpoint itself", hint="--in-place replaces it, and keeps a backup")
+        offered = registry.family(checkpoint.family).caveats
+        caveats = offered(checkpoint) if offered else []  # before a step takes away what they tell of
         target = choose(checkpoint, Path(path), None if out is None else Path(out), options.to, options.layout)
         plan, problems = _upgrade(checkpoint, target, options)
         if not (checkpoint.model or checkpoint.optimizers or checkpoint.schedulers or problems):
@@ -153,7 +155,9 @@ def migrate(path: str | Path, out: str | Path | None, options: Options, progress
         if not nothing_pending:
             _check_space(blueprint, target, disk)
         if options.dry_run or nothing_pending:
-            return report
+            return replace(report, warnings=(*(caveat.text for caveat in caveats), *report.warnings))
+        settled = tuple(text for caveat in caveats if (text := caveat.settled()) is not None)
+        report = replace(report, warnings=(*settled, *report.warnings))
         return _write(disk, scattered, blueprint, target, report, options, progress)
 
 

@@ -114,6 +114,18 @@ class Symptom:
 
 
 @dataclass(frozen=True, slots=True)
+class Caveat:
+    """What cannot be resumed exactly. ``look`` draws the values that decide: what they prove, None where nothing is wrong."""
+
+    text: str
+    look: Callable[[], str | None] | None = None
+
+    def settled(self) -> str | None:
+        """Give what is certain once the values have been looked at."""
+        return self.text if self.look is None else self.look()
+
+
+@dataclass(frozen=True, slots=True)
 class Format:
     """One way of laying bytes on disk."""
 
@@ -176,3 +188,4 @@ class Family:
     neutral: bool = False  # what a container that names no family is read as
     about: str = ""
     diagnose: Callable[[Parts, Checkpoint | None], list[Symptom]] | None = None
+    caveats: Callable[[Checkpoint], list[Caveat]] | None = None  # of a checkpoint as gathered

@@ -157,7 +157,8 @@ def test_without_a_kind_that_run_is_said_to_be_not_resumable(tmp_path: Path) -> 
     assert "--scheduler KIND" in next(w for w in report.warnings if "cannot be resumed" in w)
     with pytest.raises(errors.CheckpointError, match="noam has state, which nobody can make up"):
         ckptmigrate.migrate(run, tmp_path / "none", gather=GatherOptions(scheduler="noam"))
-    assert not ckptmigrate.migrate(run, tmp_path / "some", gather=GatherOptions(drop=("schedulers",))).warnings
+    some = ckptmigrate.migrate(run, tmp_path / "some", gather=GatherOptions(drop=("schedulers",)))
+    assert not [text for text in some.warnings if "weight decay" not in text]  # which its optimizer remembers
     part = {"scheduler": str(MUSEUM / "0.13.2" / "scheduler-cosine-full.mpk")}
     joined = ckptmigrate.migrate(run, tmp_path / "joined", gather=GatherOptions(parts=part, scheduler="cosine"))
     assert sorted(joined.files) == NAMES

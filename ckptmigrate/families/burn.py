@@ -21,7 +21,7 @@ from ckptmigrate.format import Family, Parts
 from ckptmigrate.tensor import Tensor
 from ckptmigrate.values import NOTHING, Scalar
 
-from . import _burn_optimizers, _burn_schedulers, _burn_symptoms
+from . import _burn_caveats, _burn_optimizers, _burn_schedulers, _burn_symptoms
 from ._burn_ids import identify
 
 if TYPE_CHECKING:
@@ -134,5 +134,6 @@ FAMILY = Family(
     identify=identify,
     target="burnpack",
     diagnose=diagnose,
+    caveats=_burn_caveats.caveats,
     about="optimizer and scheduler records of Burn 0.3 and later",
 )

@@ -281,6 +281,11 @@ def _check_ranges(found: Table) -> None:
             )
         if entry.end > covered:
             covered, before = entry.end, entry.name
+    if step == 1 and found.extent:
+        found.warnings.append(
+            "an unaligned file, as Burn wrote up to 0.20.0-pre: elements of tuples stand in it without their index, and nothing"
+            " tells which names are such; where the model has tuples, put the index back with --rename"
+        )
     rest = held - found.extent
     if rest > 0 and (found.entries or found.size > found.aligned):
         found.warnings.append(f"{rest} bytes behind the last tensor belong to no name and are left out")
