@@ -55,7 +55,6 @@ class WriteOptions:
 
     bare: bool = False  # no stamp and no notes: just what the framework itself would write
     ties: Literal["keep", "duplicate"] = "keep"
-    max_shard_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,24 @@ if TYPE_CHECKING:
 PLAIN = {d.burn: d for d in DTYPES if d.burn is not None} | {"Flex32": F32}
 BOOLS = {"Native": BOOL, "U8": BOOL, "U32": U32}  # what each holds an element in
 QUANTISED = "QFloat"
+VARIANTS = (
+    "F64",
+    "F32",
+    "Flex32",
+    "F16",
+    "BF16",
+    "I64",
+    "I32",
+    "I16",
+    "I8",
+    "U64",
+    "U32",
+    "U16",
+    "U8",
+    "Bool",
+    QUANTISED,
+)
+"""Burn's ``DType`` in the order in which it declares its variants: bincode counts them, and its errors list them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,8 @@ from ckptmigrate.limits import LIMITS
 from ckptmigrate.values import brief
 from ckptmigrate.wire import bincodes
 
+from ._burn_dtypes import VARIANTS
+
 if TYPE_CHECKING:
     from ckptmigrate.limits import Limits
     from ckptmigrate.wire.bincodes import Encoding
@@ -62,23 +64,6 @@ _SINCE = {
 }
 _STORES_NUMBERED, _BOOL_STORES = Version("0.20.0-pre.5"), Version("0.21.0-pre.3")
 
-_DTYPES = (
-    "F64",
-    "F32",
-    "Flex32",
-    "F16",
-    "BF16",
-    "I64",
-    "I32",
-    "I16",
-    "I8",
-    "U64",
-    "U32",
-    "U16",
-    "U8",
-    "Bool",
-    "QFloat",
-)
 _LATER = {"0.16.0.dev0": "U16", "0.17.0.dev0": "Flex32"}  # what the list did not have before
 _QUANTISED = ("Q8F", "E5M2", "E4M3", "Q4F", "E2M1", "Q2F", "Q8S", "Q4S", "Q2S")
 _SCALES = ("F32", "F16", "BF16", "UE8M0", "UE4M3")
@@ -187,7 +172,7 @@ class _Walk:
         self.values = 0
         self.tensors = 0
         missing = {word for since, word in _LATER.items() if not _since(self.version, since)}
-        self.dtypes = [word for word in _DTYPES if word not in missing]
+        self.dtypes = [word for word in VARIANTS if word not in missing]
 
     def value(self, of: Type) -> Any:
         """Give one value; recursive, as deep as its type is nested."""

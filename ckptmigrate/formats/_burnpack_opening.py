@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ckptmigrate.errors import CkptError, CorruptError, TensorError
 from ckptmigrate.wire.cbor import MAP, TEXT, UINT, Reader
 
-from ._burn_dtypes import PLAIN, QUANTISED, spelled
+from ._burn_dtypes import PLAIN, QUANTISED, VARIANTS, spelled
 from ._burnpack_table import ALIGNMENT, HEADER, MAGIC, METADATA_MAX, VERSION, WORD_ITEMS
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _dtype(word: Any) -> str | None:
     if word == "Bool":
         return _semantic("unknown variant `shape`, expected one of `Native`, `U8`, `U32`")
     if isinstance(word, str) and word not in PLAIN:
-        known = ", ".join(f"`{each}`" for each in _words())
+        known = ", ".join(f"`{each}`" for each in VARIANTS)
         return _semantic(f"unknown variant `{word}`, expected one of {known}")
     if isinstance(word, dict) and QUANTISED in word:
         return None
@@ -141,26 +141,6 @@ def _dtype(word: Any) -> str | None:
     except TensorError:
         return UNTOLD
     return None
-
-
-def _words() -> list[str]:
-    return [
-        "F64",
-        "F32",
-        "Flex32",
-        "F16",
-        "BF16",
-        "I64",
-        "I32",
-        "I16",
-        "I8",
-        "U64",
-        "U32",
-        "U16",
-        "U8",
-        "Bool",
-        QUANTISED,
-    ]
 
 
 def _scalar(reader: Reader) -> str | None:

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ckptmigrate.limits import LIMITS
 
+from ._gzip import packed, within
+
 if TYPE_CHECKING:
     from ckptmigrate.files import Source
 
-GZIP, BZIP2 = b"\x1f\x8b", b"BZh"
+BZIP2 = b"BZh"
 _HEAD = 64  # bytes; the magic number of a torch stream at any protocol, with a frame around it, takes some 30
 _BLOCK = 1 << 20
 
@@ -34,9 +36,9 @@ def compressed(source: Source) -> Compressed | None:
     if source.is_folder():
         return None
     magic = source.read(0, min(source.size, 3))
-    if magic[:2] == GZIP:
+    if packed(source):
         try:
-            return Compressed("gzip", "gunzip", opened(source).read(0, _HEAD))
+            return Compressed("gzip", "gunzip", within(source, LIMITS).read(0, _HEAD))
         except ValueError:  # CorruptError and LimitError are: not gzip after all
             return None
     if magic == BZIP2:
@@ -46,8 +48,3 @@ def compressed(source: Source) -> Compressed | None:
             return None
         return Compressed("bzip2", "bunzip2", head)
     return None
-
-
-def opened(source: Source) -> Source:
-    """Give the stream within a gzip file, and any other file as it is."""
-    return source.decoded("gzip", None, LIMITS.inflated) if source.read(0, min(source.size, 2)) == GZIP else source

@@ -30,8 +30,12 @@ def head(source: Source, nbytes: int) -> bytes:
         return b""
 
 
+def within(source: Source, limits: Limits) -> Source:
+    """Give the stream within a gzip file, and any other file as it is."""
+    return source.decoded("gzip", None, limits.inflated) if packed(source) else source
+
+
 def opened(source: Source, limits: Limits) -> Cursor:
     """Give the start of a file, decoded; a stream's end, and with it its checksum, is where nothing more comes."""
-    if packed(source):
-        return Cursor(source.decoded("gzip", None, limits.inflated), None)
-    return Cursor(source, source.size)
+    stream = within(source, limits)
+    return Cursor(stream, source.size if stream is source else None)

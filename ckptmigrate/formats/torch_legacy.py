@@ -24,7 +24,8 @@ from ckptmigrate.format import Format, Match, Parts
 from ckptmigrate.values import spell, walk
 from ckptmigrate.wire.pickles import first_int
 
-from ._compressed import compressed, opened
+from ._compressed import compressed
+from ._gzip import within
 from ._torch import Calls
 from ._torch_pickles import Storages, finish, load
 from ._torch_stream import MAGIC, PROTOCOL, Plan, nested, plan
@@ -58,7 +59,7 @@ def read(source: Source, options: ReadOptions) -> Parts:
     Raises TruncatedError, which names a tensor whose storage is short; CorruptError where a storage's counts disagree;
     UnsupportedFormatError for another protocol version than 1001; ForeignCallError, LimitError.
     """
-    source = opened(source)
+    source = within(source, options.limits)
     with reading(source.name):
         found = plan(source, options.limits)
         disk = source.range(0, 0).file.disk

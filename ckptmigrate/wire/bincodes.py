@@ -25,6 +25,8 @@ from ckptmigrate.errors import CorruptError, LimitError, TensorError
 from ckptmigrate.limits import KiB
 from ckptmigrate.tensor import Made, View, cast
 
+from .number_runs import runs
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -143,19 +145,10 @@ class Unpacked:
 
     def pieces(self, inputs: tuple[Promise, ...]) -> Iterator[np.ndarray[Any, Any]]:
         """Give all elements in order; CorruptError for an integer that the dtype does not hold, or another count."""
-        import numpy as np  # noqa: PLC0415 - numbers are needed only when they are drawn
-
         (packed,) = inputs
-        left, rest = prod(self.shape), b""
-        for start in range(0, packed.numel, WINDOW):
-            raw = np.frombuffer(rest + packed.read(start, min(start + WINDOW, packed.numel)), "u1")
-            end = 0
-            for starts, count, end in _groups(raw, left):  # noqa: B007 - the last end is what follows
-                left -= count
-                yield self._elements(raw, starts, count)
-            rest = raw[end:].tobytes()
-        if left or rest:
-            raise CorruptError(f"{left:,} integers of a list are not where they were when it was crossed")
+        gone = "integers of a list are not where they were when it was crossed"
+        for raw, starts, count in runs(packed, prod(self.shape), _groups, WINDOW, gone):
+            yield self._elements(raw, starts, count)
 
     def _elements(
         self, raw: np.ndarray[Any, Any], starts: slice | np.ndarray[Any, Any], count: int

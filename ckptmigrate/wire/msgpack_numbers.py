@@ -23,6 +23,8 @@ from ckptmigrate.limits import KiB
 from ckptmigrate.tensor import Made, View, cast
 from ckptmigrate.tensor.strides import row_major
 
+from .number_runs import runs
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -116,20 +118,10 @@ class Unpacked:
 
     def pieces(self, inputs: tuple[Promise, ...]) -> Iterator[np.ndarray[Any, Any]]:
         """Give all elements in order; CorruptError for a number that the dtype does not hold, or another count."""
-        import numpy as np  # noqa: PLC0415 - numbers are needed only when they are drawn
-
         (packed,) = inputs
-        left = prod(self.shape)
-        rest = b""
-        for start in range(0, packed.numel, WINDOW):
-            raw = np.frombuffer(rest + packed.read(start, min(start + WINDOW, packed.numel)), "u1")
-            end = 0
-            for starts, count, end in _groups(raw, left):  # noqa: B007 - the last end is what follows
-                left -= count
-                yield self._elements(raw, starts, count)
-            rest = raw[end:].tobytes()
-        if left or rest:
-            raise CorruptError(f"{left:,} numbers of an array are not where they were when it was measured")
+        gone = "numbers of an array are not where they were when it was measured"
+        for raw, starts, count in runs(packed, prod(self.shape), _groups, WINDOW, gone):
+            yield self._elements(raw, starts, count)
 
     def _elements(
         self, raw: np.ndarray[Any, Any], starts: slice | np.ndarray[Any, Any], count: int
