@@ -1,0 +1,33 @@
+"""The command line: one file a verb. Prints, and turns errors into one readable message and an exit code.
+
+Exit codes: 0 done, nothing pending, equal, a dry run without problems; 1 (verify, epochs, doctor) different, broken, a symptom; 2 wrong usage;
+3 refused or failed, and a dry run with problems; 130 interrupted, 143 terminated.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import NoReturn
+
+from . import doctor, epochs, inspect, installed, migrate, verify  # noqa: F401 - registers the verbs
+from .app import DONE, INTERRUPTED, TERMINATED, app
+
+__all__ = ["app", "main"]
+
+
+def main() -> NoReturn:
+    """Run the command line."""
+
+    def terminate(*_: object) -> NoReturn:
+        raise SystemExit(TERMINATED)  # unwinds, so that the scratch is removed
+
+    signal.signal(signal.SIGTERM, terminate)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no reason to fail
+    try:
+        app()
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
+    raise SystemExit(DONE)
