@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from .checkpoint import Fate
     from .files import Source
     from .runs import Epoch, Run
 
@@ -40,7 +41,10 @@ _ITEM = (
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """What became of a run: a report for each epoch that was converted, the error of each that was refused, the files copied."""
+    """What became of a run: a report for each epoch that was converted, the error of each that was refused, the files copied.
+
+    What a report of one checkpoint is asked most, one of a run answers too: for all its epochs together.
+    """
 
     source: str
     target: str
@@ -48,6 +52,43 @@ class RunReport:
     refused: Mapping[int, CkptError]
     copied: tuple[str, ...] = ()
     not_copied: tuple[str, ...] = ()
+
+    @property
+    def written(self) -> bool:
+        """Whether anything was written: False for a dry run and where nothing was pending."""
+        return any(report.written for report in self.reports.values())
+
+    @property
+    def verified(self) -> bool:
+        """Whether all that was written was verified."""
+        return self.written and all(report.verified for report in self.reports.values() if report.written)
+
+    @property
+    def files(self) -> dict[str, int]:
+        """The bytes of each file of each epoch that was converted."""
+        return {name: size for report in self.reports.values() for name, size in report.files.items()}
+
+    @property
+    def fates(self) -> tuple[Fate, ...]:
+        """What became of every leaf of the files, epoch by epoch."""
+        return tuple(fate for report in self.reports.values() for fate in report.fates)
+
+    @property
+    def left_out(self) -> tuple[tuple[str, str], ...]:
+        """What was left out, each as path and reason."""
+        return tuple(each for report in self.reports.values() for each in report.left_out)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be said of each epoch."""
+        return tuple(f"epoch {number}: {text}" for number, report in self.reports.items() for text in report.notes)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is to be heeded of each epoch, those that were refused first."""
+        refused = [f"epoch {number}: refused: {error.message}" for number, error in self.refused.items()]
+        told = [f"epoch {number}: {text}" for number, report in self.reports.items() for text in report.warnings]
+        return (*refused, *told)
 
     def as_dict(self) -> dict[str, Any]:
         """Give the report as JSON can hold it."""
@@ -71,13 +112,14 @@ def migrate(
     progress: convert.Progress | None = None,
 ) -> convert.Report | RunReport:
     """Convert the checkpoint at ``path``, with what lies around it where it is an epoch of a run; all epochs where none is said."""
+    options = convert.with_like(options)  # once, whatever number of epochs there is
     run = None if _is_file(out) else runs.at(path, options.read, options.gather.epoch)
     if run is None or not run.epochs or not _takes_several(run, out, options):
         return convert.migrate(path, out, options, progress)
     if len(run.epochs) > 1:
         return migrate_run(run, out, options, progress)
     if out is None:
-        return convert.migrate(path, out, options, progress)
+        return convert.migrate(path, out, _of(options, run.epochs[0]), progress)
     done = migrate_run(run, out, options, progress)
     (report,) = done.reports.values()
     around = [("copied", done.copied), ("not copied, as a record or unreadable", done.not_copied)]
@@ -109,6 +151,11 @@ def migrate_run(
     """Convert every epoch of a run that can be; PlanError with all reasons, and nothing under ``out``, where none can."""
     if PROGRESS in options.gather.drop:
         raise UsageError(f"--drop {PROGRESS}: the files of a run are named by it", hint="--epoch N takes one epoch")
+    if options.gather.steps is not None and len(run.epochs) > 1:
+        raise UsageError(
+            f"--steps {options.gather.steps}: each epoch of a run has a count of its own",
+            hint="--epoch N takes one epoch",
+        )
     reports: dict[int, convert.Report] = {}
     refused: dict[int, CkptError] = {}
     with Disk() as disk, _place(disk, run, out, options) as (base, sink):
@@ -137,7 +184,7 @@ def migrate_run(
 
 def _settled(epoch: Epoch, run: Run, options: convert.Options) -> convert.Report | None:
     """Give the report of an epoch for which in place nothing is to be done; None for any other."""
-    if not (options.in_place and epoch.current) or options.changes:
+    if not (options.in_place and epoch.current) or options.changes or options.gather.epoch_means is not None:
         return None
     report = convert.migrate(run.path, None, replace(_of(options, epoch), dry_run=True))
     return None if report.steps else report

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from .dtypes import F32, F64, I32, DType
+from .dtypes import F16, F32, F64, I32, DType
 from .errors import TensorError
 from .tensor import Made, Tensor, cast
 from .values import spell
@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     import numpy as np
 
     from .checkpoint import Checkpoint
+    from .tensor import Promise
     from .values import Tree
 
 HALF = "half"  # the fact of a file
+PATTERNS = "patterns"  # another: its halves are written as whole numbers, as its integers are, so that only a caller tells them apart
+DOUBTS = "doubts"  # a third: {name: what its reader warned of, and --int settles}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,27 @@ class Whole:
         return array.astype(np.int32)
 
 
+@dataclass(frozen=True, slots=True)
+class Patterns:
+    """The whole numbers that were taken for bit patterns of halves, as I32. One that only a half has is refused as it is drawn."""
+
+    dtype: ClassVar[DType] = I32
+    elementwise: ClassVar[Literal[True]] = True
+
+    def apply(self, arrays: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+        """Give the numbers of the one array of halves."""
+        import numpy as np  # noqa: PLC0415 - numbers are needed only when they are drawn
+
+        (array,) = arrays
+        numbers = array.view(np.uint16)
+        wrong = numbers[
+            numbers > np.iinfo(np.int16).max
+        ]  # a negative integer is written with its sign, a negative half is not
+        if wrong.size:
+            raise TensorError(f"--int: {wrong[0]} is the bit pattern of a half, no I16", dtype=I32.name)
+        return numbers.astype(np.int32)
+
+
 def cast_model(checkpoint: Checkpoint, dtype: DType) -> None:
     """Cast floating tensors of the model and its twins; integers, bools, RNG and optimizer state stay as they are."""
     for item, members in _models(checkpoint):
@@ -57,12 +81,12 @@ def cast_model(checkpoint: Checkpoint, dtype: DType) -> None:
 def widen(checkpoint: Checkpoint, *, model: bool = True) -> None:
     """Raise what came from a half-precision record. ``model`` False: another cast decides about the model's floats."""
     for item, members in _models(checkpoint):
-        if _is_half(checkpoint, item.replace("/", ".", 1)):
+        if _has(checkpoint, item.replace("/", ".", 1), HALF):
             for name, tensor in members.items():
                 if model or tensor.dtype.kind != "float":
                     members[name] = _wide(tensor, f"{item}/{name}", checkpoint)
     for index, optimizer in enumerate(checkpoint.optimizers):
-        if not _is_half(checkpoint, f"optimizers.{index}"):
+        if not _has(checkpoint, f"optimizers.{index}", HALF):
             continue
         for position, param in enumerate(optimizer.params):
             for slot, held in (param.slots or {}).items():
@@ -83,17 +107,43 @@ def hint(checkpoint: Checkpoint) -> None:
 
 
 def to_ints(checkpoint: Checkpoint, patterns: Sequence[str]) -> list[str]:
-    """Turn tensors of the model that a caller calls integers, and that were written as floats, into I32; give what cannot be."""
+    """Turn tensors of the model that a caller calls integers, and that were written as floats, into I32; give what cannot be.
+
+    In a half-precision record that writes both as whole numbers, those that are read as bit patterns are the integers; and one that a
+    negative number proved an integer becomes I32 too, so that the same call gives the same dtype whatever the values are.
+    """
     problems: list[str] = []
+    patterned = _has(checkpoint, "model", PATTERNS)
     for name, tensor in checkpoint.model.items():
-        if tensor.dtype.kind == "int" or not any(re.fullmatch(pattern, name) for pattern in patterns):
+        if not any(re.fullmatch(pattern, name) for pattern in patterns):
             continue
-        if tensor.dtype not in {F32, F64}:
-            problems.append(f"--int: {name} is {tensor.dtype}, and ints were stored as F32 or F64")
-            continue
-        checkpoint.model[name] = replace(tensor, promise=Made((tensor.promise,), Whole()))
-        checkpoint.ledger.derive(f"model/{name}", f"{tensor.dtype} to I32: --int says that it holds integers")
+        if tensor.dtype.kind == "int":
+            if patterned and tensor.dtype != I32:
+                _settle(checkpoint, name, tensor, cast(tensor.promise, I32))
+        elif patterned and tensor.dtype == F16:
+            _settle(checkpoint, name, tensor, Made((tensor.promise,), Patterns()))
+        elif not patterned and tensor.dtype in {F32, F64}:
+            _settle(checkpoint, name, tensor, Made((tensor.promise,), Whole()))
+        else:
+            stored = "numbers of I16, beside floats of F16" if patterned else "F32 or F64"
+            problems.append(f"--int: {name} is {tensor.dtype}, and ints were stored as {stored}")
     return problems
+
+
+def _settle(checkpoint: Checkpoint, name: str, tensor: Tensor, promise: Promise) -> None:
+    """Put an integer tensor in the place of what its reader took it for, and take back what it warned of."""
+    item, ledger = f"model/{name}", checkpoint.ledger
+    checkpoint.model[name] = replace(tensor, promise=promise)
+    ledger.derive(item, f"{tensor.dtype} to I32: --int says that it holds integers")
+    doubts = {
+        name: text
+        for said in checkpoint.origin.facts.values()
+        if isinstance(said, dict)
+        for name, text in said.get(DOUBTS, {}).items()
+    }
+    if doubts:
+        settled = {doubts.get(origin.partition("/")[2]) for origin in ledger.came_from().get(item, ())}
+        ledger.warnings = [text for text in ledger.warnings if text not in settled]
 
 
 def _models(checkpoint: Checkpoint) -> Iterator[tuple[str, dict[str, Tensor]]]:
@@ -101,10 +151,11 @@ def _models(checkpoint: Checkpoint) -> Iterator[tuple[str, dict[str, Tensor]]]:
     yield from ((f"twins/{name}", twin) for name, twin in checkpoint.twins.items())
 
 
-def _is_half(checkpoint: Checkpoint, section: str) -> bool:
+def _has(checkpoint: Checkpoint, section: str, fact: str) -> bool:
+    """Say whether the file that a section came from has a fact."""
     place = checkpoint.origin.places.get(section)
     facts = {} if place is None else checkpoint.origin.facts.get(place.file or "file", {})
-    return bool(facts.get(HALF))
+    return bool(facts.get(fact))
 
 
 def _wide(tensor: Tensor, item: str, checkpoint: Checkpoint) -> Tensor:

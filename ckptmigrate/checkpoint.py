@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from typing import Self
 
     from .files import Disk
@@ -24,7 +24,6 @@ class Applied:
     version: str
     digest: str
     parameters: tuple[tuple[str, Any], ...] = ()
-    direction: Literal["up", "down"] = "up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,3 +271,33 @@ class Checkpoint:
         """Close the files; tensors that were not drawn cannot be drawn any more."""
         if self.disk is not None:
             self.disk.close()
+
+
+def items_of(checkpoint: Checkpoint, *, whole: bool) -> dict[str, Any]:
+    """Give what a checkpoint holds beside tensors as one tree, through its own containers; with ``whole`` the tensors too.
+
+    An item's name is its path, joined by ``/``: ``values/config/heads``, ``schedulers/0/last_epoch``, ``progress/epoch``,
+    ``optimizers/0/groups/1/lr``, ``model/fc.weight``, ``twins/ema/fc.weight``.
+    """
+    progress = checkpoint.progress
+    rest = {
+        "values": checkpoint.values,
+        "schedulers": checkpoint.schedulers,
+        "progress": {f.name: value for f in fields(Progress) if (value := getattr(progress, f.name)) is not None},
+        "optimizers": [{"groups": each.groups, "shared": each.shared} for each in checkpoint.optimizers],
+    }
+    return {"model": checkpoint.model, "twins": checkpoint.twins, **rest} if whole else rest
+
+
+def named(items: dict[str, Any]) -> Iterator[tuple[tuple[Any, ...], str, Tree]]:
+    """Give every node below a section's root, inner ones too, so that a pattern can take a whole dictionary: (path, name, node)."""
+    waiting: list[tuple[tuple[Any, ...], Tree]] = [((), items)]
+    while waiting:
+        path, node = waiting.pop()
+        if len(path) > 1:
+            yield path, "/".join(map(str, path)), node
+        if isinstance(node, dict):
+            members = list(node.items())
+        else:
+            members = list(enumerate(node)) if isinstance(node, list | tuple) else []
+        waiting += [((*path, key), member) for key, member in reversed(members)]

@@ -13,21 +13,20 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from . import casts, chains, engine, registry, store
+from . import casts, chains, engine, like, registry, space, store
 from .dtypes import BY_NAME
 from .errors import (
     ChangedError,
     CheckpointError,
     CkptError,
     PlanError,
-    SpaceError,
     UsageError,
     VerificationError,
     reading,
 )
 from .files import Disk
-from .files.sink import Sink, free_space
-from .format import GatherOptions, ReadOptions, WriteOptions
+from .files.sink import Sink
+from .format import Blueprint, GatherOptions, ReadOptions, WriteOptions
 from .operations import Drop, Rename
 from .target import Target, choose
 
@@ -35,8 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from .checkpoint import Checkpoint, Fate
-    from .format import Blueprint, Format, Parts
+    from .format import Caveat, Format, Parts
     from .operations import Operation
+    from .tensor import Tensor
 
 Progress = Callable[[int, int], None]
 """Told the bytes drawn so far, and the bytes in all."""
@@ -50,12 +50,14 @@ class Options:
     layout: Literal["keep", "standard"] | None = None
     chains: Mapping[str, str | None] = field(default_factory=dict)
     said: Mapping[str, str] = field(default_factory=dict)
+    numbers: Mapping[str, float] = field(default_factory=dict)  # what steps need and tensors do not carry
     migrations: tuple[str, ...] = ()
     projected: tuple[str, ...] = ()  # chains that the project's configuration names
     operations: tuple[Operation, ...] = ()
     rename: tuple[tuple[str, str], ...] = ()
     only: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    like: Any = None  # the model that the result must fit: a path, "module:callable", a module, a mapping of names
     dtype: Literal["f32", "f16", "bf16", "keep"] | None = None
     ints: tuple[str, ...] = ()  # names of the model's tensors that hold integers and were stored as floats
     dry_run: bool = False
@@ -69,10 +71,19 @@ class Options:
 
     @property
     def changes(self) -> bool:
-        """Whether the call itself asks for another checkpoint than the file holds, whatever its chains say."""
+        """Whether the call itself asks for another checkpoint than the file holds, whatever its chains say.
+
+        An epoch, or what one counts, is asked of the checkpoint: choosing one that its files tell changes nothing.
+        """
         cast_to = self.dtype not in {None, "keep"}
         chosen = (self.operations, self.rename, self.only, self.exclude, self.ints, self.gather.only, self.gather.drop)
-        return cast_to or any(chosen) or self.gather.epoch is not None or self.write != WriteOptions()
+        return (
+            cast_to
+            or any(chosen)
+            or self.like is not None
+            or self.gather.steps is not None
+            or self.write != WriteOptions()
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,35 +141,85 @@ def migrate(path: str | Path, out: str | Path | None, options: Options, progress
             "in place takes no OUT" if out is not None else "no OUT given", hint="name OUT, or say --in-place"
         )
     with Disk(options.scratch, keep=not options.dry_run) as disk, reading(str(path)):
-        checkpoint = store.open_checkpoint(path, options.read, options.gather, disk)
-        if not (checkpoint.model or checkpoint.optimizers or checkpoint.schedulers):
-            raise CheckpointError("holds no tensors")
-        _check_call(checkpoint, options)
-        if out is not None and disk.reads(out):
-            raise UsageError("OUT is the checkpoint itself", hint="--in-place replaces it, and keeps a backup")
-        offered = registry.family(checkpoint.family).caveats
-        caveats = offered(checkpoint) if offered else []  # before a step takes away what they tell of
-        target = choose(checkpoint, Path(path), None if out is None else Path(out), options.to, options.layout)
-        plan, problems = _upgrade(checkpoint, target, options)
-        if not (checkpoint.model or checkpoint.optimizers or checkpoint.schedulers or problems):
-            problems.append("nothing would be left of it")
-        nothing_pending = options.in_place and not plan.steps and store.is_current(checkpoint) and not options.changes
-        scattered = store.scatter(checkpoint, target.format, target.layout, options.write, target.name)
-        blueprint = store.lay_out(scattered, options.write)
-        problems += blueprint.problems
-        if target.one_file:
-            problems += store.fits_one_file(checkpoint, target.format, target.layout)
-        problems += checkpoint.ledger.unexplained()
-        if problems:
-            raise PlanError(problems, path=str(path))
-        report = _report(checkpoint, target, plan, blueprint, str(path), options)
-        if not nothing_pending:
-            _check_space(blueprint, target, disk)
-        if options.dry_run or nothing_pending:
-            return replace(report, warnings=(*(caveat.text for caveat in caveats), *report.warnings))
-        settled = tuple(text for caveat in caveats if (text := caveat.settled()) is not None)
+        made = prepare(disk, path, out, options)
+        if made.problems:
+            raise PlanError(made.problems, path=str(path))
+        report = report_of(made, str(path), options)
+        if not made.nothing_pending:
+            space.check(made.blueprint, made.target, disk)
+        if options.dry_run or made.nothing_pending:
+            return replace(report, warnings=(*(caveat.text for caveat in made.caveats), *report.warnings))
+        settled = tuple(text for caveat in made.caveats if (text := caveat.settled()) is not None)
         report = replace(report, warnings=(*settled, *report.warnings))
-        return _write(disk, scattered, blueprint, target, report, options, progress)
+        return write(disk, made, report, options, progress)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A conversion with everything done but the bytes: ``before`` are the model's tensors as they were read."""
+
+    checkpoint: Checkpoint
+    before: Mapping[str, Tensor]
+    target: Target
+    plan: chains.Plan
+    problems: tuple[str, ...]
+    scattered: Mapping[str, tuple[Format, Parts]]
+    blueprint: Blueprint
+    caveats: tuple[Caveat, ...] = ()
+    nothing_pending: bool = False
+
+
+def prepare(disk: Disk, path: str | Path, out: str | Path | None, options: Options) -> Prepared:
+    """Open, plan, apply, scatter and lay out; give it with every problem. Raises what lets nothing be planned at all."""
+    options = with_like(options)
+    checkpoint = store.open_checkpoint(path, options.read, options.gather, disk)
+    if not (checkpoint.model or checkpoint.optimizers or checkpoint.schedulers):
+        raise CheckpointError("holds no tensors")
+    _check_call(checkpoint, options)
+    if out is not None and disk.reads(out):
+        raise UsageError("OUT is the checkpoint itself", hint="--in-place replaces it, and keeps a backup")
+    offered = registry.family(checkpoint.family).caveats
+    caveats = offered(checkpoint) if offered else []  # before a step takes away what they tell of
+    before = dict(checkpoint.model)
+    target = choose(checkpoint, Path(path), None if out is None else Path(out), options.to, options.layout)
+    plan, problems = _upgrade(checkpoint, target, options)
+    if options.gather.like is None:
+        checkpoint.ledger.notes += like.unsaid(checkpoint, before)
+    if not (checkpoint.model or checkpoint.optimizers or checkpoint.schedulers or problems):
+        problems.append("nothing would be left of it")
+    pending = plan.steps or not store.is_current(checkpoint) or options.changes or store.is_numbered(checkpoint)
+    scattered, blueprint = lay_out(checkpoint, target, options.write, problems)
+    return Prepared(
+        checkpoint, before, target, plan, tuple(problems), scattered, blueprint, tuple(caveats),
+        nothing_pending=options.in_place and not pending,
+    )  # fmt: skip
+
+
+def lay_out(
+    checkpoint: Checkpoint, target: Target, options: WriteOptions, problems: list[str]
+) -> tuple[Mapping[str, tuple[Format, Parts]], Blueprint]:
+    """Give the parts of the target's files and their blueprint; what stands against it is added to ``problems``."""
+    try:
+        scattered = store.scatter(checkpoint, target.format, target.layout, options, target.name)
+        blueprint = store.lay_out(scattered, options)
+    except CkptError as error:
+        if not problems:
+            raise
+        problems.append("; ".join([error.message, *error.hints]))  # what stands against the steps is told all the same
+        return {}, Blueprint()
+    problems += blueprint.problems
+    if target.one_file:
+        problems += store.fits_one_file(checkpoint, target.format, target.layout)
+    problems += checkpoint.ledger.unexplained()
+    return scattered, blueprint
+
+
+def with_like(options: Options) -> Options:
+    """Read the model that the result must fit; a Like that was read already stays as it is."""
+    if options.like is None:
+        return options
+    wanted = like.load(options.like, options.read)
+    return replace(options, like=wanted, gather=replace(options.gather, like=wanted))
 
 
 def _check_call(checkpoint: Checkpoint, options: Options) -> None:
@@ -176,6 +237,10 @@ def _check_call(checkpoint: Checkpoint, options: Options) -> None:
         raise UsageError(
             f"--scheduler {options.gather.scheduler}: the checkpoint has no scheduler", hint="leave it out"
         )
+    if options.gather.steps is not None and not store.took_steps(checkpoint) and not chosen:
+        raise UsageError(
+            f"--steps {options.gather.steps}: no optimizer of the checkpoint lacks its step count", hint="leave it out"
+        )
 
 
 def _upgrade(checkpoint: Checkpoint, target: Target, options: Options) -> tuple[chains.Plan, list[str]]:
@@ -190,6 +255,7 @@ def _upgrade(checkpoint: Checkpoint, target: Target, options: Options) -> tuple[
         said=options.said,
         family=family,
         projected=options.projected,
+        parameters=options.numbers,
         ties=ties,
     )
     problems = list(plan.problems)
@@ -202,15 +268,17 @@ def _upgrade(checkpoint: Checkpoint, target: Target, options: Options) -> tuple[
         *_chosen(options),
     ]
     problems += matchless
+    if not matchless:
+        problems += casts.to_ints(checkpoint, options.ints)  # under the names that its patterns were looked for among
     if operations and not matchless:
         problems += engine.apply_operations(checkpoint, operations, family, origin="the command", ties=ties)
-    if not matchless:
-        problems += casts.to_ints(checkpoint, options.ints)
     if target.format.widens and options.dtype != "keep":
         casts.widen(checkpoint, model=options.dtype is None)
     if options.dtype not in {None, "keep"}:
         casts.cast_model(checkpoint, BY_NAME[str(options.dtype).upper()])
-    elif target.format.widens and options.dtype is None:
+    if not problems:  # after what a record's precision asks for: the model has the last word
+        problems += like.fit(checkpoint, family, options.gather, ties=ties, said=options.dtype)
+    if target.format.widens and options.dtype is None and options.gather.like is None:
         casts.hint(checkpoint)
     return plan, problems
 
@@ -247,9 +315,9 @@ def _chosen(options: Options) -> Sequence[Operation]:
     return drops
 
 
-def _report(
-    checkpoint: Checkpoint, target: Target, plan: chains.Plan, blueprint: Blueprint, path: str, options: Options
-) -> Report:
+def report_of(made: Prepared, path: str, options: Options) -> Report:
+    """Give the report of a conversion of which nothing is written yet."""
+    checkpoint, target, plan, blueprint = made.checkpoint, made.target, made.plan, made.blueprint
     ledger = checkpoint.ledger
     return Report(
         source=path,
@@ -270,15 +338,9 @@ def _report(
     )
 
 
-def _write(
-    disk: Disk,
-    scattered: Mapping[str, tuple[Format, Parts]],
-    blueprint: Blueprint,
-    target: Target,
-    report: Report,
-    options: Options,
-    progress: Progress | None,
-) -> Report:
+def write(disk: Disk, made: Prepared, report: Report, options: Options, progress: Progress | None = None) -> Report:
+    """Draw, compare, reopen, compare and publish; the report then says what was written."""
+    scattered, blueprint, target = made.scattered, made.blueprint, made.target
     folder = not target.one_file
     force, original = options.force or options.in_place, (lambda _: False) if options.in_place else disk.reads
     with Sink(target.path, folder=folder, verify=options.verify, force=force, original=original) as sink:
@@ -302,24 +364,6 @@ def _refuse_changed(disk: Disk, cause: CkptError | None = None) -> None:
         raise ChangedError(
             f"changed while it was read{also}", path=changed[0], hint="convert again when nobody writes to it"
         ) from cause
-
-
-def _check_space(blueprint: Blueprint, target: Target, disk: Disk) -> None:
-    """Compare the output, and what decoded sources and looks at them will spill, with the free space before anything is written."""
-    output, folder = sum(blueprint.sizes.values()), target.path.parent
-    scratch = sum(file.awaited for file in {r.file for promise in blueprint.names for r in promise.sources()})
-    needs = [("the output", output, free_space(folder), "write elsewhere")]
-    if scratch:
-        needs.append(("scratch", scratch, disk.free_scratch(), "name another folder with --scratch"))
-        if disk.shares_space(folder):
-            both = "the output and its scratch, both on one disk,"
-            needs.append((both, output + scratch, free_space(folder), "name a folder on another disk with --scratch"))
-    for what, needed, free, remedy in needs:
-        if needed > free:
-            raise SpaceError(
-                f"{what} needs {needed:,} bytes, and {free:,} are free",
-                path=str(target.path), needed=needed, free=free, hint=f"free some space, or {remedy}",
-            )  # fmt: skip
 
 
 def _compare(scattered: Mapping[str, tuple[Format, Parts]], sink: Sink, *, folder: bool, ties: bool) -> None:

@@ -6,8 +6,8 @@
 A file that our own readers refuse is no failure here but a symptom: the error goes into the facts. What is said to ``diagnose`` in
 ``parts.facts``: to a format "source", "refused" (the error, or None) and "content" (the name of the format whose content it is, or
 None); to a family "expected" (the section as which the file is given), "beside" (section -> parts), "others" (epoch -> parts of its
-model) and "hints"; to a layout, file by file, "expected", "file" (None: there is none), "wanted", "epoch" and "said", the symptoms
-that its answer replaces. Remedies may hold {path}, {stem}, {suffix}, {folder}, {epoch} and {other:N}, the model of epoch N.
+model) and "hints"; to a layout, file by file, "expected", "file" (None: there is none), "wanted", "epoch", "versions" (who wrote the
+epoch) and "said", the symptoms that its answer replaces. Remedies may hold {path}, {stem}, {suffix}, {folder}, {epoch} and {other:N}, the model of epoch N.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .runs import Epoch, Run
 
 MODEL = "model"
+EPOCH_ANEW = "ckptmigrate migrate {folder} {folder}.new --epoch {epoch}"
 ALLOWING = ("--dequantize", "--densify", "--inert-calls")  # what a refusal's hint may ask for
 _OTHER = re.compile(r"\{other:(\d+)\}")
 
@@ -129,14 +130,25 @@ def _alone(source: Source, path: str) -> Iterator[Finding]:
     parent = path.rpartition("/")[0] or "."
     folders = {p.rpartition("/")[0] for layout in registry.layouts() for p in layout.files.values()} - {""}
     folder = parent.removesuffix("/" + parent.rpartition("/")[2]) if parent.rpartition("/")[2] in folders else parent
-    words = _Words(path, folder if folder not in folders else ".")
-    yield from _findings(symptoms, path, words)
+    folder = folder if folder not in folders else "."
+    for symptom in symptoms:
+        mends = "{folder}" not in symptom.remedy or _is_run(folder)  # a file that lies in no run has none to go on with
+        yield from _findings([symptom if mends else replace(symptom, remedy="")], path, _Words(path, folder))
     if not symptoms and seen.refused is None:
         try:
             with store.open_checkpoint(path):
                 pass
         except CkptError as error:
             yield _plain(path, None, error)
+
+
+def _is_run(folder: str) -> bool:
+    """Say whether a folder is a run that can be migrated, at least by its models."""
+    try:
+        run = runs.at(folder, ReadOptions())
+    except CkptError:
+        return False
+    return run is not None and not any(MODEL in epoch.missing for epoch in run.epochs)
 
 
 def _run(disk: Disk, run: Run) -> Iterator[Finding]:
@@ -148,7 +160,7 @@ def _run(disk: Disk, run: Run) -> Iterator[Finding]:
         epoch.number: (file.name, seen[epoch.number][file.name].parts)
         for epoch in run.epochs
         for file in epoch.files
-        if file.kind == MODEL and seen[epoch.number][file.name].refused is None
+        if file.kind == MODEL and _is_model(seen[epoch.number][file.name])
     }
     for epoch in run.epochs:
         others = {number: parts for number, (_, parts) in models.items() if number != epoch.number}
@@ -161,9 +173,23 @@ def _epoch(
     run: Run, layout: Layout, epoch: Epoch, seen: Mapping[str, _Seen], facts: dict[str, Any], models: Mapping[int, str]
 ) -> Iterator[Finding]:
     """Give the symptoms of one epoch in the order of its layout's table, which is the loader's."""
+    told = list(_told(run, layout, epoch, seen, facts))
+    lost = [said[0].remedy for name, _, said in told if said and (name is None or seen[name].refused is not None)]
+    for _, path, said in told:
+        mended = [replace(symptom, remedy=_without(symptom.remedy, lost)) for symptom in said]
+        yield from _findings(mended, path, _Words(path, run.path, epoch.number, models))
+    if not any(said for _, _, said in told):
+        for problem in epoch.problems:
+            yield _plain(run.path, epoch.number, CheckpointError(problem))
+
+
+def _told(
+    run: Run, layout: Layout, epoch: Epoch, seen: Mapping[str, _Seen], facts: dict[str, Any]
+) -> Iterator[tuple[str | None, str, list[Symptom]]]:
+    """Give each file of an epoch, None for one that should be there, its path, and its symptoms with the remedies of a run."""
     beside = {file.kind: seen[file.name].parts for file in epoch.files if seen[file.name].refused is None}
+    versions = {chain: text for parts in beside.values() for chain, text in parts.facts.get("versions", {}).items()}
     inner = not any("/" in file.name for file in epoch.files)  # the folder of the files itself was named
-    found = False
     for section, pattern in layout.files.items():
         wanted = f"{run.path}/{pattern.rpartition('/')[2] if inner else pattern}".replace("{epoch}", str(epoch.number))
         files: list[str | None] = [file.name for file in epoch.files if file.kind == section]
@@ -174,7 +200,7 @@ def _epoch(
             said = [] if one is None else _format(one)
             if layout.diagnose is not None:
                 told = {"expected": section, "file": name, "wanted": wanted, "epoch": epoch.number, "said": said}
-                said = layout.diagnose(Parts(facts=told), None)
+                said = layout.diagnose(Parts(facts={**told, "versions": versions}), None)
             elif name is None:
                 said = [
                     Symptom(f"epoch {epoch.number} has no {section}", f"{wanted} is not there", silent=False, remedy="")
@@ -182,12 +208,31 @@ def _epoch(
             if one is not None:
                 said = [*said, *_family(one, {"expected": section, "beside": beside, **facts})]
             path = wanted if name is None else f"{run.path}/{name}"
-            for finding in _findings(said, path, _Words(path, run.path, epoch.number, models)):
-                found = True
-                yield finding
-    if not found:
-        for problem in epoch.problems:
-            yield _plain(run.path, epoch.number, CheckpointError(problem))
+            yield name, path, [replace(symptom, remedy=_of_run(symptom.remedy)) for symptom in said]
+
+
+def _without(remedy: str, lost: list[str]) -> str:
+    """Give the remedy that mends what is left of an epoch: one that takes all of it would be refused for what is lost of it."""
+    if not lost or not remedy.startswith(EPOCH_ANEW):
+        return remedy
+    first = lost[0]
+    further = remedy.removeprefix(EPOCH_ANEW) if remedy not in lost and first.startswith(EPOCH_ANEW) else ""
+    return f"{first}{further}"
+
+
+def _of_run(remedy: str) -> str:
+    """Give a remedy that writes one file anew as it is for a run, whose loader looks for no other name."""
+    words = remedy.split(" ")
+    if words[:3] != ["ckptmigrate", "migrate", "{path}"]:
+        return remedy
+    return " ".join([EPOCH_ANEW, *words[4:]])
+
+
+def _is_model(seen: _Seen) -> bool:
+    """Say whether a file can be what the models of other epochs are compared with."""
+    if seen.refused is not None or seen.parts.family is None:
+        return seen.refused is None
+    return registry.family(seen.parts.family).section(seen.parts) in {MODEL, None}
 
 
 def _look(source: Source) -> _Seen:

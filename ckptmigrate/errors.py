@@ -124,13 +124,28 @@ class MigratorError(ChainError):
 
 
 class PlanError(ChainError):
-    """The problems of a plan, all at once."""
+    """The problems of a plan, all at once; ``problems`` has every one, the message the first of those that begin alike."""
 
     def __init__(self, problems: Sequence[str], *, path: str | None = None, hint: str | None = None) -> None:
         count = len(problems)
-        head = problems[0] if count == 1 else f"{count} problems:\n" + "\n".join(f"  - {p}" for p in problems)
-        super().__init__(head, path=path, hint=hint)
+        lines = "".join(f"\n  - {line}" for line in first_of_each(problems))
+        super().__init__(problems[0] if count == 1 else f"{count} problems:{lines}", path=path, hint=hint)
         self.problems = tuple(problems)
+
+
+SHOWN = 20  # problems of one kind in a message: more fill a screen and tell nothing
+
+
+def first_of_each(problems: Sequence[str]) -> Iterator[str]:
+    """Give the first of the problems whose texts agree up to the second colon, and how many more there are."""
+    counts: dict[str, int] = {}
+    for problem in problems:
+        pieces = problem.split(": ", 2)
+        kind = ": ".join(pieces[:2]) if len(pieces) > 2 else problem
+        counts[kind] = counts.get(kind, 0) + 1
+        if counts[kind] <= SHOWN:
+            yield problem
+    yield from (f"{kind}: … and {count - SHOWN} more" for kind, count in counts.items() if count > SHOWN)
 
 
 class PluginError(CkptError, ImportError):

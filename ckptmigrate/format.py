@@ -9,9 +9,10 @@ from .limits import LIMITS, Limits
 from .values import NOTHING, Scalar, Tree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from .checkpoint import Checkpoint, Counts, Optimizer
+    from .dtypes import DType
     from .files import Late, Source
     from .tensor import Promise, Tensor
 
@@ -25,6 +26,31 @@ class ReadOptions:
     inert_calls: bool = False  # calls that nobody knows are left out by name; else the file is refused
     schema: Tree = None  # names and types for encodings without them (bincode)
     limits: Limits = LIMITS
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a tensor of a model must be; ``tied`` is the first name of those that are one tensor, its own where it is alone."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+    role: Literal["parameter", "buffer"] | None
+    tied: str
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """The model that a result must fit: its tensors in its order, and what its optimizers call their entries.
+
+    ``others``: names in its state that are no tensors, None where what told of it could not say. ``optimizers``: names for each group
+    of each, () for one without. ``declared``: the order is the model's own, and not one that a container made.
+    """
+
+    name: str
+    tensors: Mapping[str, Wanted]
+    others: frozenset[str] | None = None
+    optimizers: tuple[tuple[tuple[str, ...], ...], ...] = ()
+    declared: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +68,15 @@ class GatherOptions:
     drop: tuple[str, ...] = ()  # sections to leave out, each noted in the ledger
     names: bool = True  # assume that optimizer groups were given in model order; False refuses to assume
     params: tuple[tuple[str, ...], ...] | None = None  # one list of names per group of the optimizer
+    like: Like | None = (
+        None  # the model that the result must fit: it may name an optimizer's parameters, and know buffers
+    )
     epoch: int | None = None
     epoch_means: Literal["finished", "last", "next"] | None = None
     scheduler: str | None = (
         None  # of what kind it is, where its record does not tell: "noam", "composed(linear,cosine)"
     )
+    steps: int | None = None  # how many an optimizer has made, where its record does not tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +168,9 @@ class Format:
     suffixes: tuple[str, ...] = ()  # the first is the one written
     current: bool = False
     widens: bool = False
+    stamp: Callable[[Source, Mapping[str, Any], ReadOptions], Blueprint] | None = (
+        None  # the file with other notes, and nothing else changed
+    )
     about: str = ""
     diagnose: Callable[[Parts, Checkpoint | None], list[Symptom]] | None = None
 
@@ -166,8 +199,9 @@ class Layout:
     hints: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
 
 
-FOLLOWS, SCALAR, SHARED = "follows", "scalar", "shared"
-"""How a slot relates to its parameter: has its axes; one number whatever the shape; belongs to no parameter."""
+FOLLOWS, SCALAR, SHARED, FACTORED, FLAT = "follows", "scalar", "shared", "factored", "flat"
+"""How a slot relates to its parameter: has its axes; one number whatever the shape; belongs to no parameter; is one of several that
+sum over an axis each, so that only together they have its axes; has its axes, and stands only where there is no more than one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,3 +222,7 @@ class Family:
     about: str = ""
     diagnose: Callable[[Parts, Checkpoint | None], list[Symptom]] | None = None
     caveats: Callable[[Checkpoint], list[Caveat]] | None = None  # of a checkpoint as gathered
+    # Of a wanted model: why a name that it lacks may go, None where nothing says that it may.
+    spares: Callable[[str, Collection[str], Checkpoint], str | None] = lambda _name, _wanted, _checkpoint: None
+    # And what a name starts as that older releases did not have: its value, and the present name that it belongs to.
+    supplies: Callable[[str, Collection[str]], tuple[int, str] | None] = lambda _name, _present: None

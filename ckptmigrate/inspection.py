@@ -6,6 +6,7 @@ import math
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from .marks import facts
 from .tensor import Tensor
 from .values import Inert, Known, Scalar
 from .verify import digest
@@ -41,11 +42,8 @@ def describe(checkpoint: Checkpoint, path: str, *, digests: bool = False) -> dic
         "format": checkpoint.origin.format,
         "layout": checkpoint.origin.layout,
         "family": checkpoint.family,
-        "versions": dict(checkpoint.stamp.versions),
-        "history": [
-            {"chain": a.chain, "version": a.version, "digest": a.digest, "direction": a.direction}
-            for a in checkpoint.stamp.history
-        ],
+        "versions": _versions(checkpoint),
+        "history": [{"chain": a.chain, "version": a.version, "digest": a.digest} for a in checkpoint.stamp.history],
         "sections": sections,
         "left_out": [
             {"path": fate.source, "reason": fate.reason or ""}
@@ -55,6 +53,12 @@ def describe(checkpoint: Checkpoint, path: str, *, digests: bool = False) -> dic
         "notes": list(checkpoint.ledger.notes),
         "warnings": list(checkpoint.ledger.warnings),
     }
+
+
+def _versions(checkpoint: Checkpoint) -> dict[str, str]:
+    """Give what the files themselves say of their chains, and what the stamp says, which counts."""
+    told = {c: v for own in facts(checkpoint, "versions") for c, v in own.items() if isinstance(v, str)}
+    return {**told, **checkpoint.stamp.versions}
 
 
 def _model(tensors: dict[str, Tensor], *, digests: bool) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
+from .checkpoint import items_of, named
 from .errors import UsageError
 from .operations import check_patterns, matches
 from .tensor import Tensor
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from .checkpoint import Checkpoint
     from .values import Tree
 
-Where = Literal["model", "slots"]
+Where = Literal["model", "slots", "items"]
+"""Whose names a mark asks: the model's, those of slots in any optimizer, or those of items (``schedulers/0/last_epoch``)."""
 
 
 class Mark(Protocol):
@@ -33,22 +35,26 @@ class Mark(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """Some name of the model, or of a slot in any optimizer, matches."""
+    """Some name of the model, of a slot in any optimizer, or of an item matches.
+
+    ``without``: only those for which the name that this template expands to is not there.
+    """
 
     pattern: str
     on: Where = "model"
+    without: str | None = None
 
     def __post_init__(self) -> None:
-        _check(self.pattern, self.on)
+        _check(self.pattern, self.on, self.without)
 
     def holds(self, checkpoint: Checkpoint) -> bool:
         """Say whether a name matches."""
-        return any(True for _ in found(checkpoint, self.pattern, self.on))
+        return any(True for _ in found(checkpoint, self.pattern, self.on, without=self.without))
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """No name of the model, or of a slot in any optimizer, matches."""
+    """No name of the model, of a slot in any optimizer, or of an item matches."""
 
     pattern: str
     on: Where = "model"
@@ -82,18 +88,22 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Dtype:
-    """Some tensor that matches has this dtype (``"F32"``); a number that is no tensor is ``int``, ``uint``, ``float`` or ``bool``."""
+    """Some tensor that matches has this dtype (``"F32"``); a number that is no tensor is ``int``, ``uint``, ``float`` or ``bool``.
+
+    ``where``: only those for which the name that this template expands to is there too.
+    """
 
     pattern: str
     dtype: str
     on: Where = "model"
+    where: str | None = None
 
     def __post_init__(self) -> None:
-        _check(self.pattern, self.on)
+        _check(self.pattern, self.on, self.where)
 
     def holds(self, checkpoint: Checkpoint) -> bool:
         """Say whether a value of that name is of that dtype."""
-        return any(_dtype(value) == self.dtype for value in found(checkpoint, self.pattern, self.on))
+        return any(_dtype(value) == self.dtype for value in found(checkpoint, self.pattern, self.on, self.where))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +112,7 @@ class Value:
 
     path: str
     value: Any
-    on: Literal["values", "model", "slots"] = "values"
+    on: Literal["values", "model", "slots", "items"] = "values"
 
     def __post_init__(self) -> None:
         if self.on != "values":
@@ -173,22 +183,54 @@ class Untrained:
         return any(match.expand(self.beside) in trained for _, _, match in found)
 
 
-def _check(pattern: str, on: str) -> None:
+@dataclass(frozen=True, slots=True)
+class Either:
+    """One of these marks holds at least, where a step is needed for more than one reason."""
+
+    marks: Sequence[Mark]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "marks", tuple(self.marks))
+        if not self.marks or not all(hasattr(mark, "holds") for mark in self.marks):
+            raise UsageError(f"Either of {self.marks!r}: expected marks")
+
+    def holds(self, checkpoint: Checkpoint) -> bool:
+        """Say whether one of them does."""
+        return any(mark.holds(checkpoint) for mark in self.marks)
+
+
+def _check(pattern: str, on: str, where: str | None = None) -> None:
     """Refuse, when the migrator is written, what could only fail in somebody's checkpoint."""
-    check_patterns((pattern, None))
+    check_patterns((pattern, where))
     if on not in get_args(Where):
-        raise UsageError(f"on={on!r}: expected {' or '.join(get_args(Where))}")
+        raise UsageError(f"on={on!r}: expected {', '.join(get_args(Where))}")
 
 
-def found(checkpoint: Checkpoint, pattern: str, on: Where) -> Iterator[Tree]:
-    """Give the values whose whole name matches: tensors of the model, or slots of all optimizers."""
+def found(
+    checkpoint: Checkpoint, pattern: str, on: Where, where: str | None = None, without: str | None = None
+) -> Iterator[Tree]:
+    """Give the values whose whole name matches: tensors of the model, slots of all optimizers, or items that are no tensors' own.
+
+    ``where``, ``without``: templates of the pattern's groups; the name that one expands to must stand beside, or must not.
+    """
     expression = re.compile(pattern)
+    for members in _members(checkpoint, on):
+        for name, value in members.items():
+            match = expression.fullmatch(name)
+            if match is None or (where is not None and match.expand(where) not in members):
+                continue
+            if without is None or match.expand(without) not in members:
+                yield value
+
+
+def _members(checkpoint: Checkpoint, on: Where) -> Iterator[Mapping[str, Tree]]:
     if on == "model":
-        yield from (tensor for name, tensor in checkpoint.model.items() if expression.fullmatch(name))
-        return
-    for optimizer in checkpoint.optimizers:
-        for param in optimizer.params:
-            yield from (slot.value for name, slot in (param.slots or {}).items() if expression.fullmatch(name))
+        yield checkpoint.model
+    elif on == "items":
+        yield {name: value for _, name, value in named(items_of(checkpoint, whole=False))}
+    else:
+        for optimizer in checkpoint.optimizers:
+            yield from ({n: slot.value for n, slot in (param.slots or {}).items()} for param in optimizer.params)
 
 
 def has_fields(checkpoint: Checkpoint, path: str, fields: Sequence[str]) -> bool:

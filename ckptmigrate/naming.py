@@ -18,10 +18,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from .errors import OptimizerError
-from .format import FOLLOWS
+from .format import FACTORED, FLAT, FOLLOWS
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 ASSUMES = "assumes that each group was given in model order"
 NAMELESS = (
     "its parameters have no names: steps that only rename pass, all others refuse; --params FILE (a list of names per group)"
-    " names them"
+    " or --like FILE names them"
 )
 SHOWN = 5  # names in a message; the rest is counted
 
@@ -136,18 +136,20 @@ def _certain(
 def shape_of(param: Param, slots: Mapping[str, str]) -> Shape | None:
     """Give a parameter's shape as its state tells it, None where it does not.
 
-    The slots that follow by the optimizer's table tell; else the others with axes, where they are of one shape.
+    The slots that follow by the optimizer's table tell; else those that only together have its axes; else the others with axes,
+    where they are of one shape.
     """
-    shapes: dict[bool, set[Shape]] = {True: set(), False: set()}
+    shapes: dict[str, list[Shape]] = {FOLLOWS: [], FACTORED: [], "": []}
     for name, slot in (param.slots or {}).items():
         if isinstance(slot.value, Tensor):
-            known = slots.get(name)
-            shape = tuple(slot.value.promise.shape)
-            if known == FOLLOWS or (known is None and shape):
-                shapes[known == FOLLOWS].add(shape)
-    for told in (shapes[True], shapes[False]):
+            known, shape = slots.get(name, ""), tuple(slot.value.promise.shape)
+            if known or shape:
+                shapes.get(FOLLOWS if known == FLAT else known, []).append(shape)
+    if len({len(shape) for shape in shapes[FACTORED]}) == 1:
+        shapes[FACTORED] = [tuple(map(max, zip(*shapes[FACTORED], strict=True)))]
+    for told in shapes.values():
         if told:
-            return next(iter(told)) if len(told) == 1 else None
+            return told[0] if len(set(told)) == 1 else None
     return None
 
 
@@ -178,7 +180,7 @@ def check_names(optimizer: Optimizer, model: Mapping[str, Tensor], slots: Mappin
         shape = tuple(model[str(param.name)].promise.shape)
         for name, slot in (param.slots or {}).items():
             if (
-                slots.get(name) == FOLLOWS
+                slots.get(name) in {FOLLOWS, FLAT}
                 and isinstance(slot.value, Tensor)
                 and tuple(slot.value.promise.shape) != shape
             ):
@@ -201,10 +203,34 @@ def from_lists(optimizer: Optimizer, lists: Sequence[Sequence[str]]) -> None:
             param.name, param.by = name, "file"
 
 
-def from_order(optimizer: Optimizer, shapes: Mapping[str, Shape], slots: Mapping[str, str]) -> list[int]:
+def from_like(
+    optimizer: Optimizer, lists: Sequence[Sequence[str]], shapes: Mapping[str, Shape], slots: Mapping[str, str]
+) -> bool:
+    """Name an optimizer by what the optimizer of the wanted model calls its entries, whole or not at all; say whether they fit.
+
+    They fit where both have the same groups, every name is the model's, and no state has another shape.
+    """
+    members = [
+        [param for param in optimizer.params if param.group == number] for number in range(len(optimizer.groups))
+    ]
+    if [len(group) for group in members] != [len(names) for names in lists]:
+        return False
+    pairs = [pair for group, names in zip(members, lists, strict=True) for pair in zip(group, names, strict=True)]
+    if len({name for _, name in pairs}) < len(pairs):
+        return False
+    if any(name not in shapes or shape_of(param, slots) not in {None, shapes[name]} for param, name in pairs):
+        return False
+    for param, name in pairs:
+        param.name, param.by = name, "like"
+    return True
+
+
+def from_order(
+    optimizer: Optimizer, shapes: Mapping[str, Shape], slots: Mapping[str, str], by: Literal["order", "like"] = "order"
+) -> list[int]:
     """Name an optimizer whole by the model's order, or leave it nameless; give the positions of orphaned parameters.
 
-    OptimizerError: no entry of the model matches any parameter.
+    ``by``: whose order it is, the file's or that of the wanted model. OptimizerError: no entry of the model matches any parameter.
     """
     by_group: list[list[int]] = [[] for _ in optimizer.groups]
     for position, param in enumerate(optimizer.params):
@@ -223,7 +249,7 @@ def from_order(optimizer: Optimizer, shapes: Mapping[str, Shape], slots: Mapping
         for group, members in zip(result.entries, by_group, strict=True):
             for entry, position in zip(group, members, strict=True):
                 if entry is not None:
-                    optimizer.params[position].name, optimizer.params[position].by = names[entry], "order"
+                    optimizer.params[position].name, optimizer.params[position].by = names[entry], by
     return orphans
 
 

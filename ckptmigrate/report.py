@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .errors import first_of_each
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from .batch import RunReport
+    from .chains import Row as ChainRow
+    from .checking import Standing
     from .convert import Report
     from .doctor import Finding
     from .errors import CkptError
+    from .planning import Forecast, Row
+    from .propose import Written
     from .runs import Epoch, Run
-    from .verify import Difference
+    from .stamping import Stamped
+    from .verify import Change, Diff, Difference, Kind, Spread
 
 SHOWN = 20  # items of one kind on a terminal; --json has them all
 
@@ -89,6 +96,70 @@ def run_report_lines(report: RunReport) -> Iterator[str]:
 def difference_lines(differences: Iterable[Difference]) -> Iterator[str]:
     """Give each difference; nothing when there is none."""
     yield from (f"{d.item}: {d.what}" for d in differences)
+
+
+def diff_lines(diff: Diff, a: str, b: str) -> Iterator[str]:
+    """Give what sets two checkpoints apart: the counts, then each kind of change, the widest gaps first."""
+    for side, path, (form, layout, family) in (("A", a, diff.a), ("B", b, diff.b)):
+        yield f"{side}: {path}: {form}, {f'layout {layout}, ' if layout else ''}family {family}"
+    counts = [f"{diff.same} {_plural('tensor', diff.same)} the same"]
+    counts += [f"{len(diff.of(kind))} {said}" for kind, said in _KINDS.items() if diff.of(kind)]
+    if diff.others:
+        counts.append(f"{len(diff.others)} other {_plural('difference', len(diff.others))}")
+    yield ("equal: " if diff.equal else "") + ", ".join(counts)
+    yield from _some(_KINDS["renamed"], _rename_lines(diff.of("renamed")))
+    for kind, said in _KINDS.items():
+        if kind != "renamed":
+            yield from _some(said, [_change_line(change) for change in diff.of(kind)])
+    yield from _some("other", [f"{d.item}: {d.what}" for d in diff.others])
+
+
+_KINDS: dict[Kind, str] = {
+    "renamed": "renamed",
+    "only in a": "only in A",
+    "only in b": "only in B",
+    "reshaped": "reshaped",
+    "recast": "recast",
+    "values": "with other values",
+}
+
+
+def _rename_lines(changes: Iterable[Change]) -> list[str]:
+    """Give renames, those of one replaced stem as one line: a prefix that came over 300 names is one thing that happened."""
+    stems: dict[tuple[str, str], list[Change]] = {}
+    for change in changes:
+        old, new = (item.replace("/", ".", 1).split(".") for item in (change.was or "", change.item))
+        while len(old) > 1 and len(new) > 1 and old[-1] == new[-1]:
+            del old[-1], new[-1]
+        stem = tuple(f"{section}/{'.'.join([*rest, '*'])}" for section, *rest in (old, new))
+        stems.setdefault((stem[0], stem[1]), []).append(change)
+    return [
+        _change_line(held[0]) if len(held) == 1 else f"{old} -> {new}  {len(held)} tensors"
+        for (old, new), held in stems.items()
+    ]
+
+
+def _change_line(change: Change) -> str:
+    looks = [f"{look.dtype} {list(look.shape)}" for look in (change.a, change.b) if look is not None]
+    name = change.item if change.was is None else f"{change.was} -> {change.item}"
+    line = f"{name}  {' -> '.join(dict.fromkeys(looks))}"
+    notes = [said for said in (change.note, change.spread and _spread(change.spread)) if said]
+    return f"{line}: {'; '.join(notes)}" if notes else line
+
+
+def _spread(apart: Spread) -> str:
+    said = f"{apart.differ} of {apart.elements} differ"
+    if apart.max_abs == apart.nan_a == apart.nan_b == 0:
+        said += ", in bits only (signed zeros, NaNs)"
+    elif apart.max_abs and apart.max_rel is not None:
+        said += f", by up to {apart.max_abs:.6g} ({_figure(apart.a)} and {_figure(apart.b)}{f' at {list(apart.at)}' if apart.at else ''}), relatively {apart.max_rel:.3g}"
+    for side, count in (("A", apart.nan_a), ("B", apart.nan_b)):
+        said += f"; {count} NaN in {side} alone" if count else ""
+    return said
+
+
+def _figure(number: complex | None) -> str:
+    return f"{number:.9g}" if isinstance(number, float) else str(number)
 
 
 def finding_lines(findings: Iterable[Finding]) -> Iterator[str]:
@@ -179,3 +250,106 @@ def _some(title: str, items: list[str]) -> Iterator[str]:
     yield from (f"{title}: {item}" for item in items[:SHOWN])
     if len(items) > SHOWN:
         yield f"{title}: {len(items) - SHOWN} more (all with --json)"
+
+
+def forecast_lines(found: Forecast) -> Iterator[str]:
+    """Give what a conversion would do: where the checkpoint stands, steps, the table, what it takes, and every problem."""
+    which = "" if found.epoch is None else f", epoch {found.epoch}"
+    yield f"{found.source}{which}: family {found.family}"
+    yield from _place_lines(found.places)
+    for step in found.steps:
+        numbers = ", ".join(f"{name}={value}" for name, value in step.numbers)
+        way = "to" if step.direction == "up" else "back from"
+        yield f"step: {step.chain} {way} {step.version}{f' with {numbers}' if numbers else ''} ({step.where})"
+        yield from (f"  {operation}" for operation in step.operations)
+    changed = [row for row in found.table if row.changes]
+    yield f"tensors: {len(found.table) - len(changed)} stay as they are, {len(changed)} change"
+    yield from (f"  {line}" for line in _row_lines(changed[:SHOWN]))
+    if len(changed) > SHOWN:
+        yield f"  {len(changed) - SHOWN} more (all with --json)"
+    yield from _some("left out", [f"{path} ({reason})" for path, reason in found.left_out])
+    if not found.problems:
+        yield f"output: {size(found.nbytes)}, {found.format} (layout {found.layout}), {len(found.files)} {_plural('file', len(found.files))}"
+        yield f"takes: {size(found.memory)} of memory for windows, {size(found.scratch)} of scratch"
+    if found.stamps:
+        yield "stamp: " + ", ".join(f"{name} {version}" for name, version in found.stamps)
+    yield from (f"note: {note}" for note in found.notes)
+    yield from (f"warning: {warning}" for warning in found.warnings)
+    yield from (f"problem: {problem}" for problem in first_of_each(found.problems))
+    if not found.pending:
+        yield "nothing is pending"
+
+
+def _row_lines(rows: Iterable[Row]) -> Iterator[str]:
+    """Give the rows of the table, its names side by side."""
+    cells = [(" + ".join(row.before) or "(new)", row.after or f"(dropped: {row.reason})", row) for row in rows]
+    width = max((len(before) for before, _, _ in cells), default=0)
+    for before, after, row in cells:
+        looks = [f"{dtype} {list(shape)}" for dtype, shape in filter(None, (row.was, row.becomes))]
+        yield f"{before:{width}}  ->  {after}  {' -> '.join(dict.fromkeys(looks))}"
+
+
+def _place_lines(places: Iterable[tuple[str, str | None, str]]) -> Iterator[str]:
+    for name, version, by in places:
+        yield f"  {name}: {'not known' if version is None else version} ({_BY[by]})"
+
+
+_BY = {
+    "stamp": "by its stamp",
+    "layout": "by the file's own version",
+    "marks": "by its marks",
+    "said": "as the call says",
+    "unknown": "nothing tells",
+}
+
+
+def standing_lines(found: Iterable[Standing]) -> Iterator[str]:
+    """Give for each checkpoint whether it is current, and what is pending."""
+    for one in found:
+        which = "" if one.epoch is None else f", epoch {one.epoch}"
+        if one.error is not None:
+            yield f"{one.path}{which}: broken: {one.error}"
+            yield from (f"  hint: {hint}" for hint in one.hints)
+            continue
+        stands = [*(["behind"] if one.pending else ()), *(["does not fit"] if one.misfits else ())]
+        yield f"{one.path}{which}: {', '.join(stands) or 'current'} ({one.format})"
+        yield from _place_lines(one.places)
+        yield from (f"  pending: {what}" for what in one.pending)
+        yield from (f"  {what}" for what in first_of_each(one.misfits))
+        yield from (f"  note: {note}" for note in one.notes)
+        yield from (f"  warning: {warning}" for warning in one.warnings)
+
+
+def chain_lines(found: Sequence[ChainRow]) -> Iterator[str]:
+    """Give each chain with its versions, whether it applies unasked, what it is about, and where its steps lie."""
+    for row in found:
+        if row.error is not None:
+            yield f"{row.name}: does not load: {row.error}"
+            continue
+        automatic = ", automatic" if row.automatic else ""
+        yield f"{row.name}: {', '.join(row.versions) or 'no step'}{automatic}{f'; {row.about}' if row.about else ''}"
+        yield from (f"  {where}" for where in row.where)
+
+
+def written_lines(found: Written) -> Iterator[str]:
+    """Give the file that was written, what is proven of it and what is not, and what is still to be said."""
+    yield f"wrote {found.path}"
+    if found.proposal is None:
+        yield "fill in its marks and operations"
+        return
+    count = len(found.proposal.operations)
+    yield f"{count} {_plural('operation', count)} proposed"
+    yield from found.proposal.proof.lines()
+    yield from (f"to be said: {line}" for line in found.proposal.open)
+
+
+def stamped_lines(found: Stamped) -> Iterator[str]:
+    """Give where a stamp was put, and why there."""
+    said = ", ".join(f"{name} {version}" for name, version in found.versions.items())
+    if not found.files:
+        yield f"{found.path}: {said}: {', '.join(found.reasons)}; nothing written"
+        return
+    yield from (f"{file}: {said}" for file in found.files)
+    yield from (f"beside it, because {reason}" for reason in found.reasons)
+    if found.backup is not None:
+        yield f"the original is kept as {found.backup}"

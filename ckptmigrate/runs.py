@@ -135,7 +135,7 @@ def find(path: str | Path) -> list[Run]:
 def at(path: str | Path, read: ReadOptions, epoch: int | None = None) -> Run | None:
     """Give the run that a path itself is, with one epoch or all; None for what is none.
 
-    For a conversion, which opens the files itself: only a model is read, because any set of tensors would do as one.
+    For a conversion, which opens the files itself: none is read here, only told by its content.
     """
     with Disk() as disk:
         source = disk.open(path)
@@ -237,7 +237,7 @@ def _epoch(
         names = _counting(source, layout, number, entries)
         refused, warnings = _opened(path, layout, number, read, disk) if opened else (None, ())
         files = tuple(
-            _file(store.child(source, name), name, section, read if refused is not None or section == _MODEL else None)
+            _file(store.child(source, name), name, section, None if refused is None else read)
             for section, name in names.items()
         )
     kinds = {file.kind for file in files}

@@ -52,7 +52,10 @@ def choose(checkpoint: Checkpoint, path: Path, out: Path | None, to: str | None,
             f"{by_suffix[0].name} is read only", hint=f"writable: {', '.join(f.name for f in _writable())}"
         )
     chosen = wanted or (writable[0] if writable else _default(checkpoint))
-    one_file = bool(writable) or (chosen.speaks == "tree") or store.is_bare_model(checkpoint)
+    alone = chosen.family is not None and store.is_bare_state(
+        checkpoint
+    )  # a record, which its framework has as one file
+    one_file = bool(writable) or (chosen.speaks == "tree") or alone or store.is_bare_model(checkpoint)
     keep = how == "keep" or (how is None and _keeps(checkpoint, chosen))
     if keep and not _keeps(checkpoint, chosen):
         raise UsageError(

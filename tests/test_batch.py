@@ -16,7 +16,7 @@ from ckptmigrate.format import GatherOptions, WriteOptions
 
 from .burn_records import MUSEUM
 from .command_line import Ran
-from .test_runs import KINDS, emptied
+from .test_runs import KINDS, a_web_page, cut, emptied, pointed, zipped_and_cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,6 +127,73 @@ def test_sections_takes_what_there_is(run: Path, tmp_path: Path) -> None:
     assert done.refused == {}
 
 
+def no_file_at_all(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def without_names(path: Path) -> None:
+    """Leave a record whose encoding has no names, which nobody reads without its schema."""
+    shutil.copy(MUSEUM / "0.13.2" / "optim-adam-full.bin", path.with_suffix(".bin"))
+    path.unlink()
+
+
+def another(path: Path) -> None:
+    shutil.copy(path.with_name("model-3.mpk"), path)
+
+
+@pytest.mark.parametrize("kind", ["optim", "scheduler"])
+@pytest.mark.parametrize(
+    "damage", [cut, emptied, pointed, zipped_and_cut, a_web_page, no_file_at_all, without_names, another]
+)
+@pytest.mark.parametrize("chosen", [["--sections", "model"], ["--drop", "optimizers", "--drop", "schedulers"]])
+def test_a_file_of_a_section_that_nobody_takes_may_be_as_damaged_as_it_likes(
+    run: Path, tmp_path: Path, kind: str, damage: Callable[[Path], None], chosen: list[str]
+) -> None:
+    for number in (3, 4):
+        damage(run / "checkpoint" / f"{kind}-{number}.mpk")
+    whole = Ran("migrate", run, tmp_path / "out", *chosen, "--bare", "--json")
+    one = Ran("migrate", run, tmp_path / "one", *chosen, "--bare", "--epoch", "4", "--json")
+
+    assert (whole.code, one.code) == (0, 0), whole.err + one.err
+    assert [name for name in names(tmp_path / "out") if name.endswith(".bpk")] == [
+        f"checkpoint/model-{n}.bpk" for n in (2, 3, 4)
+    ]
+    for path in (tmp_path / "out", tmp_path / "one"):
+        assert (path / "checkpoint" / "model-4.bpk").read_bytes() == (GOLDEN / "model-3.bpk").read_bytes()
+    for report in [*whole.json()["epochs"], one.json()]:
+        assert {left["path"].partition(".")[0].rpartition("-")[0] for left in report["left_out"]} == {
+            "checkpoint/optim",
+            "checkpoint/scheduler",
+        }
+        assert all("hence not read" in left["reason"] and chosen[0] in left["reason"] for left in report["left_out"])
+
+
+def test_what_is_taken_is_still_refused_where_it_cannot_be_read(run: Path, tmp_path: Path) -> None:
+    cut(run / "checkpoint" / "optim-4.mpk")
+    ran = Ran("migrate", run, tmp_path / "out", "--epoch", "4", "--sections", "model,optimizers")
+
+    assert ran.code == 3
+    assert "before what it claims" in ran.err
+
+
+def test_one_call_from_python_takes_a_run_or_one_checkpoint(run: Path, tmp_path: Path) -> None:
+    emptied(run / "checkpoint" / "optim-3.mpk")
+    several = ckptmigrate.migrate(run, tmp_path / "out", gather=GatherOptions(scheduler=KIND))
+    single = ckptmigrate.migrate(run, tmp_path / "one", gather=GatherOptions(scheduler=KIND, epoch=2))
+    again = ckptmigrate.migrate(run, tmp_path / "dry", dry_run=True, gather=GatherOptions(scheduler=KIND))
+
+    assert isinstance(several, ckptmigrate.RunReport)
+    assert isinstance(single, ckptmigrate.Report)
+    assert (several.written, several.verified, again.written, again.verified) == (True, True, False, False)
+    assert sorted(several.files) == records(2, 4)
+    assert sorted(single.files) == records(2)
+    assert several.warnings[0] == "epoch 3: refused: checkpoint/optim-3.mpk: file is empty"
+    assert several.notes == tuple(f"epoch {n}: {note}" for n, one in several.reports.items() for note in one.notes)
+    assert several.fates == several.reports[2].fates + several.reports[4].fates
+    assert single.fates == several.reports[2].fates
+
+
 def test_the_number_of_an_epoch_cannot_be_dropped(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--drop progress"):
         migrated(run, tmp_path / "out", convert.Options(gather=GatherOptions(drop=("progress",))))
@@ -206,3 +273,13 @@ def test_a_target_that_holds_one_epoch_asks_for_it(run: Path, tmp_path: Path, ou
     assert "holds epochs 2, 3, 4" in ran.err
     assert "--epoch 4 takes the last one" in ran.err
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_in_place_an_epoch_without_its_other_sections_keeps_its_number(run: Path) -> None:
+    for number in (2, 4):
+        for kind in KINDS:
+            (run / "checkpoint" / f"{kind}-{number}.mpk").unlink()
+    cut(run / "checkpoint" / "optim-3.mpk")
+
+    assert Ran("migrate", run, "--in-place", "--sections", "model").code == 0
+    assert [name for name in names(run) if name.endswith(".bpk")] == ["checkpoint/model-3.bpk"]

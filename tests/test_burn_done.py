@@ -30,9 +30,11 @@ WRITTEN = (".bpk", ".mpk", ".mpk.gz", ".bin", ".bin.gz", ".json", ".json.gz")
 DOCUMENTS = re.compile(r"(^|-)expected\.json$|^proof\.json$|^schema-|^cross-load|^loads-of-")
 BURNPACK_RELEASES = ("0.19.1", "0.20.1", "0.21.0")
 REFUSED = {
-    "dtypes": (errors.CheckpointError, "z.f16 and u16 have one id, 0"),  # no model: nine ids stand for two tensors
     "broken-": (errors.TruncatedError, "a stump"),
-    "optim-adam-partial": (errors.OptimizerError, "no momentum.time"),  # of 0.4 alone: no parameter of rank 1 has one
+    "optim-adam-partial": (
+        errors.OptimizerError,
+        "no momentum.time",
+    ),  # of 0.4 alone: no parameter of rank 1 has one, --steps
 }
 needs_all = pytest.mark.skipif(
     not SHARED.is_dir(), reason="the fixtures are not beside this checkout: shared/fixtures/burn"
@@ -295,10 +297,13 @@ def test_the_zoo_of_0_11_with_its_counts_is_the_golden_file_from_every_recorder(
 @pytest.mark.parametrize("release", BURNPACK_RELEASES)
 def test_burnpacks_that_are_no_plain_models_have_their_outcome(release: str, tmp_path: Path) -> None:
     folder = SHARED / release
-    for path in [folder / "dtypes.bpk", *sorted(folder.glob("broken-*.bpk"))]:
+    for path in sorted(folder.glob("broken-*.bpk")):
         refused = Ran("migrate", path, tmp_path / "out.bpk", "--dequantize")
         assert (refused.code, (tmp_path / "out.bpk").exists()) == (3, False), path
-        assert ("have one id" if path.stem == "dtypes" else "inconsistent length") in refused.err
+        assert "inconsistent length" in refused.err
+    assert (
+        Ran("migrate", folder / "dtypes.bpk", tmp_path / "dtypes.bpk").code == 0
+    )  # the tests of what is said tell more
     for path in sorted(folder.glob("quant-*.bpk")):
         refused = Ran("migrate", path, tmp_path / "out.bpk")
         assert (refused.code, "--dequantize" in refused.err) == (3, True), path

@@ -104,14 +104,12 @@ def test_second_moments_that_half_precision_lost_or_that_are_nan_are_counted(pat
 
 
 def test_the_fixtures_have_both() -> None:
-    if FIXTURES == MUSEUM:
-        pytest.skip("shared/fixtures/burn is not beside this checkout")
     pairs = {path: moments(path) for path in OPTIMIZERS}
     bad = [p for p, found in pairs.items() if any(np.isnan(second).any() for _, second in found)]
     lost = [p for p, found in pairs.items() if any(((second == 0) & (first != 0)).any() for first, second in found)]
 
     assert {(p.parent.name, p.name.split("-")[1]) for p in bad} == {("0.9.0", "adamw")}
-    assert len([p for p in lost if "-half" in p.name]) > 5
+    assert len([p for p in lost if "-half" in p.name]) > (5 if FIXTURES != MUSEUM else 0)
 
 
 def test_a_dry_run_draws_nothing_and_says_what_would_be_counted(

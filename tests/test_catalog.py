@@ -16,6 +16,7 @@ from ckptmigrate.errors import MigratorError, UsageError
 from ckptmigrate.migrator import Migrator
 from ckptmigrate.operations import Rename
 
+from .command_line import Ran
 from .lines import HERE, catalog, model, planned, upgraded, versions
 
 
@@ -326,3 +327,67 @@ def test_what_was_listed_cannot_be_changed_in_a_migrator() -> None:
     operations.append(Rename("c", "d"))
 
     assert migrator.operations == (Rename("a", "b"),)
+
+
+def test_loading_leaves_nothing_in_a_folder_that_is_somebodys_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Siblings and a package below the folder too; Python itself would write a __pycache__ beside each."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    write_step(tmp_path / "acme_vit", "v1_0_x.py", "acme.vit", "1.0")
+    (tmp_path / "acme_vit" / "parts").mkdir()
+    (tmp_path / "acme_vit" / "parts" / "__init__.py").write_text("")
+    (tmp_path / "acme_vit" / "parts" / "names.py").write_text("HEAD = 'head'\n")
+    (tmp_path / "acme_vit" / "_names.py").write_text("from .parts.names import HEAD\n")
+    (tmp_path / "acme_vit" / "v2_0_x.py").write_text(
+        "from ckptmigrate import Migrator, Rename\nfrom ._names import HEAD\n"
+        "MIGRATOR = Migrator('acme.vit', '2.0', [Rename('fc', HEAD)])\n"
+    )
+    before = sorted(tmp_path.rglob("*"))
+    found = Catalog()
+    found.add_folder(tmp_path)
+
+    assert found.steps("acme.vit")[1].migrator.operations == (Rename("fc", "head"),)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_step_that_is_edited_is_loaded_anew(tmp_path: Path) -> None:
+    path = write_step(tmp_path / "acme_vit", "v1_0_x.py", "acme.vit", "1.0")
+    digests = []
+    for name in ("b", "c"):
+        path.write_text(
+            f"from ckptmigrate import Migrator, Rename\nMIGRATOR = Migrator('acme.vit', '1.0', [Rename('a', {name!r})])\n"
+        )
+        found = Catalog()
+        found.add_folder(tmp_path)
+        digests.append(found.steps("acme.vit")[0].migrator.digest)
+
+    assert len(set(digests)) == 2
+
+
+def test_the_verb_lists_what_is_found_and_why_the_rest_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = Ran(
+        "chains", "--migrations", HERE / "right", "--migrations", HERE / "broken", "--migrations", HERE / "automatic"
+    )
+    lines = ran.out.splitlines()
+
+    assert ran.code == 0
+    assert (
+        lines[lines.index("acme.right: 1.0, 2.0; what a chain looks like") + 1]
+        == f"  {HERE}/right/acme_right/v1_0_body.py"
+    )
+    assert "acme.automatic: 0.13, 0.14, automatic" in lines
+    assert any(line.startswith("acme.broken: does not load: ") and "the moon is full" in line for line in lines)
+    monkeypatch.chdir(HERE / "right")
+    assert "acme.right" not in {row["name"] for row in Ran("chains", "--json").json()}
+
+
+def test_the_verb_sees_what_the_project_of_the_working_directory_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyproject.toml").write_text(f'[tool.ckptmigrate]\nmigrations = ["{HERE / "right"}"]\n')
+    monkeypatch.chdir(tmp_path)
+    rows = {row["name"]: row for row in Ran("chains", "--json").json()}
+
+    assert rows["acme.right"]["versions"] == ["1.0", "2.0"]
+    assert chains.installed([HERE / "right"]) == Catalog.find([HERE / "right"]).rows()

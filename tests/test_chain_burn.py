@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgpack
 import numpy as np
@@ -13,6 +13,7 @@ import pytest
 import ckptmigrate
 from ckptmigrate import chains, engine, registry
 from ckptmigrate.checkpoint import Checkpoint, Optimizer, Param, Slot
+from ckptmigrate.convert import Report
 from ckptmigrate.errors import UsageError
 from ckptmigrate.format import GatherOptions, WriteOptions
 from ckptmigrate.operations import Drop, Rename
@@ -20,9 +21,6 @@ from ckptmigrate.tensor import Tensor, array
 
 from .burn_records import FIXTURES
 from .burnpack_desk import referee
-
-if TYPE_CHECKING:
-    from ckptmigrate.convert import Report
 
 ROOT = Path(__file__).parent.parent
 STEPS = str(
@@ -42,7 +40,9 @@ RUNS = [
 
 
 def migrate(path: Path, out: Path, **options: Any) -> Report:
-    return ckptmigrate.migrate(path, out, migrations=(STEPS,), **options)
+    done = ckptmigrate.migrate(path, out, migrations=(STEPS,), **options)
+    assert isinstance(done, Report)
+    return done
 
 
 def dropped(report: Report) -> list[str]:

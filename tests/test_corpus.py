@@ -49,6 +49,9 @@ def tensors(tree: Any) -> Iterator[torch.Tensor]:
             yield from tensors(value)
 
 
+STEPS = {"allenai+allennlp/allennlp-2021-training_state.th": [1.0] * 9}
+
+
 @pytest.mark.parametrize("name", [f for f in files() if f not in REFUSED and f not in LATER])
 def test_a_public_file_converts_with_the_values_torch_reads(
     name: str, corpus: Callable[[str], Path], tmp_path: Path
@@ -61,7 +64,6 @@ def test_a_public_file_converts_with_the_values_torch_reads(
     ckptmigrate.migrate(source, tmp_path / "out.pt")
     converted = list(tensors(torch.load(tmp_path / "out.pt", weights_only=True)))
 
-    assert len(converted) == len(expected)
     left = list(converted)
     for tensor in expected:
         position = next(
@@ -70,6 +72,7 @@ def test_a_public_file_converts_with_the_values_torch_reads(
             if t.dtype == tensor.dtype and t.shape == tensor.shape and torch.equal(t, tensor)
         )
         del left[position]
+    assert [tensor.item() for tensor in left] == STEPS.get(name, [])  # integers in the file, tensors since torch 2.4
 
 
 @pytest.mark.parametrize(("name", "said"), REFUSED.items())

@@ -3,64 +3,31 @@
 from __future__ import annotations
 
 import re
-import shlex
+import shutil
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
+import typer.main
 
-from ckptmigrate import convert, errors, registry, testing
+import ckptmigrate
+from ckptmigrate import chains, convert, errors, marks, operations, registry, testing
 from ckptmigrate.cli import app
 
-ROOT = Path(__file__).parent.parent
+from .reader import ROOT, Reader, section
+
 MUSEUM = ROOT / "tests" / "fixtures" / "torch"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-SETUP = {"pip", "make"}  # commands that set a machine up: .ci/run runs them
+TYPED = [
+    page for page in PAGES if page.name != "maintainers.md"
+]  # that one needs a folder of its own: test_docs_day.py
 
 
-def blocks(page: Path) -> list[tuple[str, str]]:
-    """Give the blocks of a page in order: language and text."""
-    return re.findall(r"^```(\w+)\n(.*?)^```$", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-
-
-class Reader:
-    """Somebody who types what a page shows, block after block, in one folder and one Python session."""
-
-    def __init__(self, page: Path) -> None:
-        self.page, self.commands = page, 0
-        self.session: dict[str, Any] = {"__name__": "__main__"}
-
-    def read(self) -> None:
-        for language, text in blocks(self.page):
-            named = re.match(r"# (\S+\.(?:py|toml))\b.*\n", text)  # the file that the block is
-            if language in {"python", "toml"} and named:
-                path = Path(named[1])
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text[named.end() :])
-            elif language == "python":
-                exec(compile(text, f"{self.page.name}: {text[:40]!r}", "exec"), self.session)
-            elif language == "bash":
-                for line in text.splitlines():
-                    self.type(line)
-            else:
-                assert language in {"text", "toml"}
-
-    def type(self, line: str) -> None:
-        shown, _, comment = line.partition("#")
-        expected = int((re.search(r"exit code (\d)", comment) or ["", "0"])[1])
-        for command in filter(str.strip, shown.split("&&")):
-            program, *arguments = shlex.split(command)
-            if program == "ckptmigrate":
-                ran = CliRunner().invoke(app, arguments)
-                assert ran.exit_code == expected, f"{self.page.name}: {command}: {ran.stderr}"
-                self.commands += 1
-            elif program == "python":
-                exec(compile(Path(arguments[0]).read_text(), arguments[0], "exec"), {"__name__": "__main__"})
-            else:
-                assert program in SETUP, f"{self.page.name}: nobody runs {program}"
+def typed(page: Path) -> str:
+    """Give what of a page is typed here: all but the day of which README shows the stations only."""
+    return section(page, "A maintainer's day")[1] if page.name == "README.md" else page.read_text()
 
 
 @pytest.fixture
@@ -80,19 +47,22 @@ def midnight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         },
         tmp_path / "last.ckpt",
     )  # fmt: skip
+    shutil.copytree(ROOT / "tests" / "fixtures" / "burn" / "0.21.0" / "run-sgd-momentum", tmp_path / "artifacts")
+    for path in list((tmp_path / "artifacts" / "checkpoint").iterdir()):
+        shutil.copy(path, path.with_name(path.name.replace("-3", "-4")))
     (tmp_path / "tests").symlink_to(ROOT / "tests")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", TYPED, ids=lambda page: page.name)
 @pytest.mark.usefixtures("midnight")
 def test_what_a_page_shows_works_when_it_is_typed(page: Path) -> None:
-    Reader(page).read()
+    Reader(typed(page)).read()
 
 
 def test_what_the_readme_shows_first_gives_a_file_that_today_s_torch_opens(midnight: Path) -> None:
-    reader = Reader(ROOT / "README.md")
+    reader = Reader(typed(ROOT / "README.md"))
     reader.read()
 
     assert reader.commands > 8
@@ -108,6 +78,51 @@ def test_the_page_on_python_names_every_option_and_every_branch_of_the_errors() 
     assert [field.name for field in fields(convert.Options) if f"`{field.name}`" not in text] == []
     for cls in errors.CkptError.__subclasses__():
         assert f"`errors.{cls.__name__}`" in text
+
+
+def test_the_page_on_python_names_every_public_name() -> None:
+    text = (ROOT / "docs" / "python.md").read_text()
+
+    assert [name for name in ckptmigrate.__all__ if not re.search(rf"`{name}[`(]", text)] == []
+
+
+def test_the_page_on_commands_has_every_verb_and_every_option_and_no_other() -> None:
+    text = (ROOT / "docs" / "commands.md").read_text()
+    group: Any = typer.main.get_command(app)
+    verbs = {name: group.get_command(None, name) for name in group.list_commands(None)}
+    options = {word for verb in verbs.values() for option in verb.params for word in option.opts if word[0] == "-"}
+
+    assert len(verbs) == 13
+    assert sorted(re.findall(r"^\| `([a-z]+)[ `]", text, flags=re.MULTILINE)) == sorted(verbs)
+    assert set(re.findall(r"(?<=[` ])--[a-z-]+", text)) == options | {"--version", "--help"}
+
+
+@pytest.mark.parametrize(
+    "verb", ["plan", "check", "diff", "stamp", "chains", "new", "migrate", "inspect", "verify", "epochs", "doctor"]
+)
+def test_the_readme_types_every_verb_that_it_can(verb: str) -> None:
+    assert f"\nckptmigrate {verb} " in (ROOT / "README.md").read_text()
+
+
+def test_the_chains_that_the_page_lists_are_those_that_come_with_it() -> None:
+    text = (ROOT / "docs" / "chains.md").read_text()
+    listed = re.findall(r"^\| `([\w.]+)` ([\w.]+) \| .* \| (automatic|named) \|$", text, flags=re.MULTILINE)
+    shipped = [row for row in chains.Catalog.find().rows() if row.where and row.where[0].startswith("ckptmigrate.")]
+
+    assert listed == [(r.name, v, "automatic" if r.automatic else "named") for r in shipped for v in r.versions]
+
+
+def test_the_page_on_operations_names_every_operation_and_every_mark() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text()
+    rooms = (operations.__name__, marks.__name__)
+    offered = [
+        name
+        for name in ckptmigrate.__all__
+        if str(getattr(getattr(ckptmigrate, name), "__module__", "")).startswith(rooms)
+    ]
+
+    assert len(offered) > 20
+    assert [name for name in offered if f"{name}(" not in text] == []
 
 
 def test_the_page_on_testing_names_every_check() -> None:

@@ -1,260 +1,48 @@
-"""What the doctor says: each word of Burn's against real Burn, its learner's own messages and its files; each remedy typed."""
+"""What the doctor says: each word of Burn's against real Burn, its learner's own messages and its files; test_remedies types each remedy."""
 
 from __future__ import annotations
 
 import json
 import re
-import shlex
 import shutil
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import typer
 
 import ckptmigrate
-from ckptmigrate.cli import app
 from ckptmigrate.files import Disk
 from ckptmigrate.formats._burnpack_opening import opening
-from ckptmigrate.formats._burnpack_table import ALIGNMENT
 
-from .burnpack_desk import FILES, MUSEUM, OURS, file, referee, table_of
+from .burnpack_desk import FILES, MUSEUM, OURS, file, referee
 from .command_line import CHECKPOINT, Ran
+from .damaged_runs import (
+    FIRST_STEP,
+    HARMLESS,
+    LEARNER,
+    LOUD,
+    MODEL,
+    OPTIM,
+    RATE,
+    RESTARTS,
+    RUN,
+    SCALARS_OF_EXP,
+    SCHEDULER,
+    SILENT,
+    SILENT_OF_EXP,
+    copied,
+    learned,
+    parts_of,
+    run,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ckptmigrate.doctor import Finding
 
-RUN = OURS / "0.13.2" / "golden" / "run-adam"  # today's Burn wrote it: Adam, without a doubt
-LEARNER = MUSEUM / "learner"
-MODEL, OPTIM, SCHEDULER = "model", "optim", "scheduler"
-
-
-def parse(command: str) -> None:
-    """Parse a command line as the program does, and run nothing."""
-    program, verb, *words = shlex.split(command)
-    assert program == "ckptmigrate"
-    group = typer.main.get_command(app)
-    found = group.commands[verb]  # type: ignore[attr-defined] # a group of verbs
-    found.make_context(verb, words)
-
-
-# ---------------------------------------------------------------- damage
-
-
-def parts_of(path: Path) -> tuple[dict[str, Any], bytes]:
-    data = path.read_bytes()
-    start = -(-(10 + int.from_bytes(data[6:10], "little")) // ALIGNMENT) * ALIGNMENT
-    return table_of(data), data[start:]
-
-
-def edit(what: str, change: Callable[[dict[str, Any]], Any]) -> Callable[[Path, int], None]:
-    """Give a damage that changes the table of one of the three files."""
-
-    def damage(folder: Path, epoch: int) -> None:
-        path = folder / f"{what}-{epoch}.bpk"
-        table, data = parts_of(path)
-        change(table)
-        path.write_bytes(file(table, data))
-
-    return damage
-
-
-def bytes_of(what: str, change: Callable[[bytes], bytes]) -> Callable[[Path, int], None]:
-    def damage(folder: Path, epoch: int) -> None:
-        path = folder / f"{what}-{epoch}.bpk"
-        path.write_bytes(change(path.read_bytes()))
-
-    return damage
-
-
-def gone(what: str) -> Callable[[Path, int], None]:
-    return lambda folder, epoch: (folder / f"{what}-{epoch}.bpk").unlink()
-
-
-def a_folder(folder: Path, epoch: int) -> None:
-    (folder / f"model-{epoch}.bpk").unlink()
-    (folder / f"model-{epoch}.bpk").mkdir()
-
-
-def copied(source: str, target: str) -> Callable[[Path, int], None]:
-    def damage(folder: Path, epoch: int) -> None:
-        shutil.copy(folder / f"{source}-{epoch}.bpk", folder / f"{target}-{epoch}.bpk")
-
-    return damage
-
-
-def without_ids(every: int | None) -> Callable[[dict[str, Any]], None]:
-    def change(table: dict[str, Any]) -> None:
-        for entry in list(table["tensors"].values())[:every]:
-            del entry["param_id"]
-
-    return change
-
-
-def scalars(leaf: str, value: Any) -> Callable[[dict[str, Any]], None]:
-    """Give a change of all numbers of one name; None takes them out."""
-
-    def change(table: dict[str, Any]) -> None:
-        for name in [name for name in table["scalars"] if name.endswith(leaf)]:
-            if value is None:
-                del table["scalars"][name]
-            else:
-                table["scalars"][name] = value
-
-    return change
-
-
-def rank_nine(table: dict[str, Any]) -> None:
-    table["scalars"][next(name for name in table["scalars"] if name.endswith(".__rank"))] = {"UInt": 9}
-
-
-def wrong_ranks(table: dict[str, Any]) -> None:
-    for name, value in table["scalars"].items():
-        if name.endswith(".__rank"):
-            table["scalars"][name] = {"UInt": 2 if value == {"UInt": 1} else 1}
-
-
-def other_ids(table: dict[str, Any]) -> None:
-    def shifted(names: dict[str, Any]) -> dict[str, Any]:
-        return {re.sub(r"^\d+", lambda found: str(int(found[0]) + 1), name): value for name, value in names.items()}
-
-    for part in ("tensors", "scalars", "metadata"):
-        table[part] = shifted(table[part])
-    for entry in table["tensors"].values():
-        entry["param_id"] += 1
-
-
-def transposed(table: dict[str, Any]) -> None:
-    entry = next(
-        e for name, e in table["tensors"].items() if name.endswith("moment_1") and len(e["shape"]) == 2 and e["shape"][0] != e["shape"][1]
-    )  # fmt: skip
-    entry["shape"].reverse()
-
-
-def head(**changes: Any) -> Callable[[dict[str, Any]], None]:
-    return lambda table: table["tensors"]["head.weight"].update(changes)
-
-
-def ghost(table: dict[str, Any]) -> None:
-    table["tensors"]["ghost.weight"] = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
-
-
-def headless(table: dict[str, Any]) -> None:
-    del table["tensors"]["head.weight"]
-
-
-def old_bool(table: dict[str, Any]) -> None:
-    table["tensors"]["flags"] = {"dtype": "Bool", "shape": [2], "data_offsets": [0, 2]}
-
-
-def halved(folder: Path, epoch: int) -> None:
-    """Write every tensor of the model as F16."""
-    path = folder / f"model-{epoch}.bpk"
-    Ran("migrate", path, folder / "half.bpk", "--dtype", "f16", "--bare")
-    (folder / "half.bpk").replace(path)
-
-
-def unaligned(behind: int) -> Callable[[Path, int], None]:
-    """Lay a model out as 0.19 did, with so many zeros behind it."""
-
-    def damage(folder: Path, epoch: int) -> None:
-        path = folder / f"model-{epoch}.bpk"
-        table, data = parts_of(path)
-        packed = b""
-        for entry in table["tensors"].values():
-            begin, end = entry["data_offsets"]
-            entry["data_offsets"] = [len(packed), len(packed) + end - begin]
-            packed += data[begin:end]
-        path.write_bytes(file(table, packed + bytes(behind), aligned=False))
-
-    return damage
-
-
-HALF = bytes_of(MODEL, lambda data: data[: len(data) // 2])
-RESTARTS = "loads without a word, and the optimizer starts anew"
-RATE = "loads without a word, and the scheduler starts anew at its initial rate"
-NO_ID = "Optimizer record tensors should carry a parameter id."
-
-LOUD: dict[str, tuple[Callable[[Path, int], None], str]] = {
-    "model file missing": (gone(MODEL), r"Can load model checkpoint\..*cannot open .*model-\d\.bpk"),
-    "optim file missing": (gone(OPTIM), r"Can load optimizer checkpoint\..*cannot open .*optim-\d\.bpk"),
-    "scheduler file missing": (gone(SCHEDULER), r"Can load learning rate scheduler checkpoint\..*scheduler-\d\.bpk"),
-    "model empty": (bytes_of(MODEL, lambda _: b""), "failed to fill whole buffer"),
-    "model half": (HALF, r"File truncated: expected at least 3864 bytes, got 1932 bytes"),
-    "model last-byte": (bytes_of(MODEL, lambda data: data[:-1]), "File truncated: expected at least 3864 bytes, got 3863"),
-    "model magic": (bytes_of(MODEL, lambda data: b"XXXX" + data[4:]), "Invalid magic number"),
-    "model zeros": (bytes_of(MODEL, lambda data: bytes(len(data))), "Invalid magic number"),
-    "optim empty": (bytes_of(OPTIM, lambda _: b""), r"Can load optimizer .*failed to fill whole buffer"),
-    "optim half": (bytes_of(OPTIM, lambda data: data[: len(data) // 2]), r"Can load optimizer .*File truncated"),
-    "optim last-byte": (bytes_of(OPTIM, lambda data: data[:-1]), r"Can load optimizer .*File truncated"),
-    "optim magic": (bytes_of(OPTIM, lambda data: b"XXXX" + data[4:]), r"Can load optimizer .*Invalid magic"),
-    "optim zeros": (bytes_of(OPTIM, lambda data: bytes(len(data))), r"Can load optimizer .*Invalid magic"),
-    "scheduler empty": (bytes_of(SCHEDULER, lambda _: b""), r"Can load learning .*failed to fill"),
-    "scheduler magic": (bytes_of(SCHEDULER, lambda data: b"XXXX" + data[4:]), r"Can load learning .*Invalid magic"),
-    "scheduler zeros": (bytes_of(SCHEDULER, lambda data: bytes(len(data))), r"Can load learning .*Invalid magic"),
-    "model is a folder": (a_folder, r"Is a directory \(os error 21\)"),
-    "optim tensors without param_id": (edit(OPTIM, without_ids(None)), re.escape(NO_ID)),
-    "one optim tensor without param_id": (edit(OPTIM, without_ids(1)), re.escape(NO_ID)),
-    "unused tensor in the model": (edit(MODEL, ghost), r'Unused tensors: \[\\"ghost.weight\\"\]'),
-    "missing tensor in the model": (edit(MODEL, headless), r'Missing tensors: \[\\"head.weight\\"\]'),
-    "another shape in the model file": (edit(MODEL, head(shape=[2, 3])), r"head.weight: shape mismatch, expected"),
-    "shape larger than the bytes": (edit(MODEL, head(shape=[3, 4])), "declares 24 bytes but its shape"),
-    "dtype F16 over F32 bytes": (edit(MODEL, head(dtype="F16")), "dtype F16 need 12"),
-    "unknown dtype": (edit(MODEL, head(dtype="Float32")), "unknown variant `Float32`, expected one of `F64`"),
-    "old bool dtype": (edit(MODEL, old_bool), "unknown variant `shape`, expected one of `Native`"),
-    "optim with rank 9": (edit(OPTIM, rank_nine), "Unsupported tensor rank for optimizer state: 9"),
-    "optim with wrong ranks": (edit(OPTIM, wrong_ranks), "=== Tensor Operation Error ==="),
-    "model with version 2": (bytes_of(MODEL, lambda d: d[:4] + b"\x02" + d[5:]), "Unsupported version"),
-    "model with metadata length 2^31": (bytes_of(MODEL, lambda d: d[:6] + b"\0\0\0\x80" + d[10:]), "potential DoS attack"),
-    "model with broken CBOR": (
-        bytes_of(MODEL, lambda d: d[:10] + b"\xff" * 10 + d[20:]),
-        "Metadata deserialization error",
-    ),
-    "model unaligned": (unaligned(0), "File truncated: expected at least"),
-}  # fmt: skip
-"""Faults by the names that messages.json gives them, and what stands in the doctor's words."""
-
-SCALARS_OF_EXP: dict[str, tuple[Callable[[Path, int], None], str]] = {
-    "scheduler scalar as text": (edit(SCHEDULER, scalars("previous_lr", "abc")), "unknown variant `abc`, expected one of"),
-    "scheduler scalar of unknown variant": (edit(SCHEDULER, scalars("previous_lr", {"Text": "abc"})), "unknown variant `Text`"),
-    "scheduler scalar is a map": (
-        edit(SCHEDULER, scalars("previous_lr", {"previous_lr": {"Float": 0.01}})), "unknown variant `previous_lr`",
-    ),
-}  # fmt: skip
-
-SILENT: dict[str, tuple[Callable[[Path, int], None], str]] = {
-    "optim without time": (edit(OPTIM, scalars(".time", None)), RESTARTS),
-    "optim with time as Float": (edit(OPTIM, scalars(".time", {"Float": 3.0})), RESTARTS),
-    "optim of other parameter ids": (edit(OPTIM, other_ids), RESTARTS),
-    "model tensors without param_id": (edit(MODEL, without_ids(None)), RESTARTS),
-    "model unaligned with zeros behind": (unaligned(512), "loads without a word, and every weight is wrong"),
-    "model with bytes behind": (bytes_of(MODEL, lambda data: data + bytes(64)), "loads without a word"),
-}
-SILENT_OF_EXP: dict[str, tuple[Callable[[Path, int], None], str]] = {
-    "scheduler scalar as UInt": (edit(SCHEDULER, scalars("previous_lr", {"UInt": 3})), "goes on with a wrong rate"),
-    "scheduler scalar as Int": (edit(SCHEDULER, scalars("previous_lr", {"Int": -1})), "goes on with a wrong rate"),
-    "scheduler scalar as Bool": (edit(SCHEDULER, scalars("previous_lr", {"Bool": True})), RATE),
-    "scheduler without group prefix": (
-        edit(SCHEDULER, lambda table: table.update(scalars={"previous_lr": table["scalars"]["0.previous_lr"]})), RATE,
-    ),
-    "scheduler without scalars": (edit(SCHEDULER, lambda table: table.pop("scalars")), RATE),
-}  # fmt: skip
-FIRST_STEP: dict[str, tuple[Callable[[Path, int], None], str]] = {
-    "model in F16": (halved, "storage: dtype mismatch (expected F16, got F32)"),
-    "optim moment transposed": (edit(OPTIM, transposed), "=== Tensor Operation Error ==="),
-}
-"""Faults that load, and panic in the first step: silent, and the words are the panic's."""
-
-HARMLESS: dict[str, Callable[[Path, int], None]] = {
-    "model re-written unchanged": edit(MODEL, lambda _: None),
-    "optim re-written unchanged": edit(OPTIM, lambda _: None),
-    "scheduler re-written unchanged": edit(SCHEDULER, lambda _: None),
-    "optim without __rank": edit(OPTIM, scalars(".__rank", None)),
-    "optim without metadata": edit(OPTIM, lambda table: table.pop("metadata")),
-}
+__all__ = ["learned", "run"]  # fixtures
 
 
 def symptoms(run: Path, damage: Callable[[Path, int], None], epoch: int) -> list[Finding]:
@@ -263,29 +51,7 @@ def symptoms(run: Path, damage: Callable[[Path, int], None], epoch: int) -> list
     found = [finding for finding in ckptmigrate.doctor(run) if finding.epoch == epoch]
     for finding in found:
         assert finding.cause
-        if finding.remedy:
-            parse(finding.remedy)
     return found
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """Two epochs that today's Burn wrote; the model does not change its names between them."""
-    folder = tmp_path / "run" / "checkpoint"
-    shutil.copytree(RUN / "checkpoint", folder)
-    for path in list(folder.iterdir()):
-        shutil.copy(path, path.with_name(path.name.replace("-3", "-2")))
-    return tmp_path / "run"
-
-
-@pytest.fixture
-def learned(tmp_path: Path) -> tuple[Path, dict[str, dict[str, Any]]]:
-    """A run of Burn's own learner, epochs 4 and 5, and what the learner said of each fault of it."""
-    if not (LEARNER / "messages.json").exists():
-        pytest.skip("the learner's runs are not beside this checkout: shared/fixtures/burn/learner")
-    shutil.copytree(LEARNER / "0.22.1" / "keep2", tmp_path / "keep2")
-    said = json.loads((LEARNER / "messages.json").read_text())
-    return tmp_path / "keep2", {one["fault"]: one for one in said if one["burn"] == "0.22.1"}
 
 
 def test_runs_that_today_s_burn_wrote_have_no_symptom(run: Path) -> None:
@@ -392,16 +158,13 @@ def test_what_today_s_burn_says_on_opening_a_file_is_what_the_referee_says(name:
 
 @pytest.mark.parametrize("what", [MODEL, OPTIM, SCHEDULER])
 def test_so_it_is_of_damaged_tables(tmp_path: Path, what: str) -> None:
-    """An item of the table has another length or value: what the doctor calls loud the referee refuses, in words that begin alike.
-
-    Its kind stays: that Burn takes bytes for the name of a field, and we text alone, is no damage that anybody meets.
-    """
+    """An item of the table is of another kind, length or value: what the doctor calls loud the referee refuses, in words that begin alike."""
     random = Random(what)
     data = (RUN / "checkpoint" / f"{what}-3.bpk").read_bytes()
     path, refused = tmp_path / "damaged.bpk", 0
-    for _ in range(25):
+    for _ in range(40):
         at = random.randrange(6, 10 + int.from_bytes(data[6:10], "little"))
-        path.write_bytes(data[:at] + bytes([data[at] ^ 1 << random.randrange(5)]) + data[at + 1 :])
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1 << random.randrange(8)]) + data[at + 1 :])
         with Disk() as disk:
             said = opening(disk.open(path))
         told = referee("read", path)
@@ -411,6 +174,37 @@ def test_so_it_is_of_damaged_tables(tmp_path: Path, what: str) -> None:
             refused += 1
             assert told["error"]["display"].startswith(re.split("…|Syntax", said)[0])
     assert refused
+
+
+def in_bytes(node: Any, key: str) -> Any:
+    """Give a table in which the maps that have a key have it as bytes."""
+    if not isinstance(node, dict):
+        return node
+    return {name.encode() if name == key else name: in_bytes(below, key) for name, below in node.items()}
+
+
+@pytest.mark.parametrize(
+    "field", ["tensors", "metadata", "scalars", "dtype", "shape", "data_offsets", "param_id", "UInt"]
+)
+def test_the_name_of_a_field_may_be_bytes_for_burn_and_for_us(tmp_path: Path, field: str) -> None:
+    path = tmp_path / "optim-3.bpk"
+    table, data = parts_of(RUN / "checkpoint" / "optim-3.bpk")
+    path.write_bytes(file(in_bytes(table, field), data))
+
+    assert file(table, data) != path.read_bytes()
+    assert referee("read", path)["ok"]
+    assert ckptmigrate.doctor(path) == []
+    assert ckptmigrate.verify(path, RUN / "checkpoint" / "optim-3.bpk") == []
+
+
+def test_the_name_of_a_tensor_may_not(tmp_path: Path) -> None:
+    path = tmp_path / "model-3.bpk"
+    table, data = parts_of(RUN / "checkpoint" / "model-3.bpk")
+    path.write_bytes(file(in_bytes(table, "head.weight"), data))
+    (finding,) = ckptmigrate.doctor(path)
+
+    assert not finding.silent
+    assert referee("read", path)["error"]["display"].startswith(finding.message.rstrip("…"))
 
 
 @pytest.mark.parametrize("cut", [0, 3, 9, 10, 200, 900])
@@ -434,8 +228,6 @@ def test_a_record_of_each_era_says_what_today_s_burn_and_the_others_say() -> Non
         found = ckptmigrate.doctor(OURS / name)
 
         assert [f.message for f in found] == words
-        for finding in found:
-            parse(finding.remedy)
 
 
 @pytest.mark.parametrize(
@@ -475,12 +267,30 @@ def test_what_a_broken_record_makes_the_release_say_that_wrote_it(tmp_path: Path
     assert found[1] in printed
 
 
+@pytest.mark.parametrize("release", ["0.8.0", "0.13.2", "0.18.0", "0.20.1", "0.21.0"])
+@pytest.mark.parametrize("what", [MODEL, OPTIM, SCHEDULER])
+def test_what_a_missing_file_makes_the_release_say_that_wrote_the_others(
+    tmp_path: Path, release: str, what: str
+) -> None:
+    if not (LEARNER / release / "keep2").is_dir():
+        pytest.skip("the learner's runs are not beside this checkout: shared/fixtures/burn/learner")
+    shutil.copytree(LEARNER / release / "keep2", tmp_path / "run")
+    next((tmp_path / "run" / "checkpoint").glob(f"{what}-5.*")).unlink()
+    said = json.loads((LEARNER / "messages.json").read_text())
+    printed = next(one for one in said if one["burn"] == release and one["fault"] == f"{what} file missing")["stderr"]
+    today, own = [f for f in ckptmigrate.doctor(tmp_path / "run") if f.epoch == 5 and Path(f.file).name == f"{what}-5"]
+
+    assert "cannot open" in today.message
+    assert own.message in printed
+    assert own.cause == f"Burn {release} says so of the same"
+
+
 def test_second_moments_that_half_precision_lost_are_counted() -> None:
     found = ckptmigrate.doctor(OURS / "0.11.1" / "optim-adam-half.mpk.gz")
     (lost,) = [f for f in found if f.silent]
 
     assert re.search(r"\d+ of 177 second moments were stored as 0 in half precision", lost.cause)
-    parse(lost.remedy)
+    assert lost.remedy == ""  # the file lies in no run, of which the rest could be taken
 
 
 def test_a_file_is_looked_at_as_what_its_name_says_it_is(tmp_path: Path) -> None:
@@ -493,18 +303,7 @@ def test_a_file_is_looked_at_as_what_its_name_says_it_is(tmp_path: Path) -> None
     assert (other.message, other.silent) == ('Failed to load record: Validation("Missing tensors: […]")', False)
 
 
-def test_the_remedies_of_old_files_mend_them(tmp_path: Path) -> None:
-    for name in ("0.19.1/net.bpk", "0.21.0/net-full.mpk", "0.22.1/net-f16-store.bpk"):
-        path = tmp_path / Path(name).name
-        shutil.copy(OURS / name, path)
-        remedy = ckptmigrate.doctor(path)[0].remedy
-        ran = Ran(*shlex.split(remedy)[1:])
-        assert ran.code == 0, ran.err
-
-        assert ckptmigrate.doctor(shlex.split(remedy)[3]) == [], name
-
-
-def test_an_old_run_is_told_file_by_file_in_the_loader_s_words_and_its_remedy_mends_it(tmp_path: Path) -> None:
+def test_an_old_run_is_told_file_by_file_in_the_loader_s_words(tmp_path: Path) -> None:
     shutil.copytree(OURS / "0.21.0" / "run-sgd-momentum", tmp_path / "run")
     found = ckptmigrate.doctor(tmp_path / "run")
     last = [f for f in found if f.epoch == max(g.epoch or 0 for g in found) and "Can load" in f.message]
@@ -512,9 +311,6 @@ def test_an_old_run_is_told_file_by_file_in_the_loader_s_words_and_its_remedy_me
         "Can load model checkpoint", "Can load optimizer checkpoint", "Can load learning rate scheduler checkpoint",
     ]  # fmt: skip
     assert all("No such file or directory (os error 2)" in f.message for f in last)
-
-    for remedy in {f.remedy for f in found}:
-        parse(remedy)
 
 
 # ---------------------------------------------------------------- the verb
@@ -546,3 +342,10 @@ def test_the_terminal_shows_file_words_cause_and_command(tmp_path: Path) -> None
     assert re.fullmatch(
         r"\S+net.bpk:\n  loud: .*File truncated.*\n    why: .*\n    mend: ckptmigrate migrate .*\n", out
     )
+
+
+def test_a_whole_epoch_is_not_blamed_for_a_file_in_another_s_place(run: Path) -> None:
+    for what in (OPTIM, SCHEDULER):
+        copied(what, MODEL)(run / "checkpoint", 3)
+
+        assert {finding.epoch for finding in ckptmigrate.doctor(run)} == {3}

@@ -12,22 +12,25 @@ import xxhash
 
 from ckptmigrate import engine
 from ckptmigrate.migrator import Migrator
-from ckptmigrate.operations import Drop, Rename
-
-from .toys import (
-    DECAY,
-    FAMILY,
-    TWO,
+from ckptmigrate.operations import (
     Add,
+    Cast,
     Concat,
+    Drop,
+    Order,
+    Reindex,
+    Rename,
+    Reorder,
+    Reshape,
     Split,
+    Stack,
     Tie,
     Transpose,
-    arrays,
-    make,
-    run,
-    state,
+    Unstack,
+    Untie,
 )
+
+from .toys import DECAY, FAMILY, TWO, arrays, make, run, state
 
 if TYPE_CHECKING:
     from ckptmigrate.checkpoint import Checkpoint
@@ -43,7 +46,7 @@ def test_every_problem_names_origin_operation_and_tensor_and_the_rest_goes_on() 
     assert problems == [
         "toy 1.0: Rename('nothing', 'x'): nothing matches 'nothing'",
         "toy 1.0: Rename('a\\\\.w', 'b.w'): a.w: b.w exists already",
-        "toy 1.0: Transpose('a\\\\.b'): a.b: has 1 axes, not 2",
+        "toy 1.0: Transpose('a\\\\.b'): a.b: has the shape [4], expected 2 axes",
     ]
     assert list(checkpoint.model) == ["a.w", "a.b", "b.w", "c"]
 
@@ -115,7 +118,17 @@ def calls(size: int, operation: Any) -> int:
         Transpose(".*", (0,)),
         Split(r"(.*)\.weight", (r"\1.a", r"\1.b")),
         Concat((r"(layers\.\d+)\.m\.\d+\.weight",), r"\1.all"),
-        Add(r"(.*)\.weight", r"\1.bias", (2,)),
+        Add(r"\1.bias", r"(.*)\.weight"),
+        Add(r"\1.bias", r"(.*)\.weight", lacking=True),
+        Order([r".*[02468]\.weight", r".*\.weight"]),
+        Reindex(r".*\.m\.(?P<n>\d+)\..*", map={n: 9 - n for n in range(10)}),
+        Reshape(".*", (2, 1)),
+        Reorder(".*", (1, 0)),
+        Stack((r"(layers\.\d+)\.m\.\d+\.weight",), r"\1.all"),
+        Unstack(r"(.*)\.weight", r"\1.{}"),
+        Cast(".*", "BF16"),
+        Tie(r"(layers\.\d+)\.m\.0\.weight", r"\1.again", adds=True),
+        Untie(r".*\.3\.weight"),
         Rename("exp_avg", "momentum", on="slots"),
         Drop(r"values/model/.*", "x", on="values"),
     ],
@@ -131,10 +144,10 @@ def test_the_work_grows_with_the_names_and_not_with_their_square(operation: Any)
 def test_the_ledger_says_of_each_item_where_it_went() -> None:
     checkpoint = make(TWO, DECAY)
     operations = [
-        Split(r"a\.w", ("p", "q"), (1, 3)),
+        Split(r"a\.w", ("p", "q"), sizes=(1, 3)),
         Rename(r"b\.(.*)", r"c.\1"),
         Transpose("p"),
-        Add(r"a\.b", "new", (1,)),
+        Add("new", r"a\.b", shape=[1]),
     ]
     assert run(checkpoint, *operations) == []
     rows = {row.source: row for row in checkpoint.ledger.rows()}
@@ -199,8 +212,8 @@ def test_ties_may_be_duplicated_and_the_new_parameter_starts_without_state() -> 
     assert run(checkpoint, Transpose("head"), ties="duplicate") == []
     assert [(name, slots is None) for name, _, slots in state(checkpoint)] == [
         ("embed", False),
-        ("head", True),
         ("x", False),
+        ("head", True),
     ]
 
 
@@ -209,20 +222,20 @@ def test_the_state_of_a_dropped_tied_name_goes_to_the_one_that_stays() -> None:
     old = state(checkpoint)
 
     assert run(checkpoint, Drop("embed", "the head holds it")) == []
-    assert state(checkpoint) == [("head", *old[0][1:]), old[1]]
+    assert state(checkpoint) == [old[1], ("head", *old[0][1:])]
     assert "goes to head" in checkpoint.ledger.notes[0]
 
 
 def test_two_fills_of_one_value_are_not_tied() -> None:
     checkpoint = make(TWO)
 
-    assert run(checkpoint, Add(r"a\.w", "s1", (2, 1)), Add(r"a\.w", "s2", (2, 1)), Transpose("s1")) == []
+    assert run(checkpoint, Add("s1", r"a\.w", shape=[2, 1]), Add("s2", r"a\.w", shape=[2, 1]), Transpose("s1")) == []
 
 
 def test_a_tie_leaves_one_entry() -> None:
     checkpoint = make({"a": (2,), "b": (2,), "c": (1,)}, [["a", "b", "c"]])
 
-    assert run(checkpoint, Tie("b", to="a")) == []
+    assert run(checkpoint, Tie("a", "b")) == []
     assert checkpoint.model["a"].promise == checkpoint.model["b"].promise
     assert [entry[0] for entry in state(checkpoint)] == ["a", "c"]
     assert {row.source: row.what for row in checkpoint.ledger.rows()}["optimizers/0/1/exp_avg"] == "dropped"
@@ -247,8 +260,8 @@ def test_a_joined_tensors_id_is_the_hash_of_its_sources_ids_and_its_name_and_so_
 
 def test_an_added_tensors_id_is_the_hash_of_its_name_where_the_model_has_ids() -> None:
     checkpoint, without = make(TWO, ids=True), make(TWO)
-    run(checkpoint, Add(r"a\.b", "s"))
-    run(without, Add(r"a\.b", "s"))
+    run(checkpoint, Add("s", r"a\.b"))
+    run(without, Add("s", r"a\.b"))
 
     assert checkpoint.model["s"].id == xxhash.xxh64(b"s").intdigest()
     assert without.model["s"].id is None
@@ -259,14 +272,14 @@ def test_a_new_id_that_another_tensor_has_is_refused() -> None:
     identity = xxhash.xxh64(b"s").intdigest()
     checkpoint.model["b.b"] = replace(checkpoint.model["b.b"], id=identity)
 
-    (problem,) = run(checkpoint, Add(r"a\.b", "s", (4,)))
+    (problem,) = run(checkpoint, Add("s", r"a\.b"))
     assert problem.endswith(f"s and b.b would both have the id {identity}")
 
 
 def test_the_parts_of_a_split_have_ids_of_their_own() -> None:
     checkpoint = make(TWO, ids=True)
 
-    assert run(checkpoint, Split(r"a\.b", ("x", "y"), (2, 2))) == []
+    assert run(checkpoint, Split(r"a\.b", ("x", "y"))) == []
     assert checkpoint.model["x"].id == xxhash.xxh64(b"1001\x00x\x00").intdigest()
     assert checkpoint.model["y"].id == xxhash.xxh64(b"1001\x00y\x00").intdigest()
 

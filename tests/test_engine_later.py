@@ -1,4 +1,4 @@
-"""The operations that come later find nothing to rebuild: stand-ins for them, through the engine as it is."""
+"""Stacks, lists, gates, shapes, ties and functions through the engine: model, twin, slots, modules and ledger."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ckptmigrate import engine
 from ckptmigrate.dtypes import F32
 from ckptmigrate.files import Disk
 from ckptmigrate.migrator import Migrator
+from ckptmigrate.operations import Add, Apply, Reindex, Reorder, Reshape, Stack, Tie, Unstack, Untie
 from ckptmigrate.tensor import View
 
 from .toys import DECAY, FAMILY, TWO, arrays, make, run, state
-from .toys_later import FoldWeightNorm, Reindex, Reorder, Reshape, Stack, Unstack, Untie
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,7 +60,7 @@ def test_a_list_is_numbered_densely_and_everything_goes_by_the_new_numbers() -> 
     assert state(checkpoint) == [(f"h.{n}.w", *entry[1:]) for n, entry in enumerate(before)]
     assert checkpoint.modules == {"h": {}, "h.0": {"version": 1}, "h.1": {"version": 2}, "h.2": {"version": 3}}
     (problem,) = engine.apply(checkpoint, step, FAMILY, direction="down")
-    assert "no way back: the numbers that were left out are not known" in problem
+    assert "no way back: the numbers that were left out are not known, and no map= says them" in problem
 
 
 def test_gates_are_reordered_with_their_moments_and_back() -> None:
@@ -96,11 +96,11 @@ def test_a_kernel_that_is_no_1x1_convolution_is_refused_by_name_and_shape() -> N
     shapes = {"p.w": (2, 3, 1, 1), "q.w": (2, 3, 3, 3)}
 
     assert run(make(shapes), Reshape(r".\.w", (2, 3), old=("*", "*", 1, 1))) == [
-        "toy 1.0: Reshape('.\\\\.w', (2, 3), old=('*', '*', 1, 1)): q.w: has the shape [2, 3, 3, 3], not ['*', '*', 1, 1]"
+        "toy 1.0: Reshape('.\\\\.w', (2, 3), old=('*', '*', 1, 1)): q.w: has the shape [2, 3, 3, 3], expected ['*', '*', 1, 1]"
     ]
 
 
-def test_an_untied_name_has_bytes_of_its_own_and_an_entry_after_the_one_it_shared() -> None:
+def test_an_untied_name_has_bytes_of_its_own_and_an_entry_where_the_model_has_it() -> None:
     checkpoint = make({"embed": (2, 2), "x": (1,), "head": (2, 2)}, [["embed", "x"]])
     checkpoint.model["head"] = checkpoint.model["embed"]
 
@@ -109,36 +109,48 @@ def test_an_untied_name_has_bytes_of_its_own_and_an_entry_after_the_one_it_share
     assert checkpoint.model["head"].promise != checkpoint.model["embed"].promise
     assert [(name, slots is None) for name, _, slots in state(checkpoint)] == [
         ("embed", False),
-        ("head", True),
         ("x", False),
+        ("head", True),
     ]
 
 
 NORMED = {"c.weight_g": (2, 1), "c.weight_v": (2, 3), "c.bias": (2,)}
+RUNS: list[int] = []
+
+
+def fold(gain: Any, direction: Any) -> Any:
+    RUNS.append(1)
+    return gain * direction / np.linalg.norm(direction, axis=1, keepdims=True)
+
+
+def fold_weight_norm(slots: Any = "refuse") -> Apply:
+    return Apply([r"(.*)\.weight_g", r"(.*)\.weight_v"], {r"\1.weight": {"like": 1}}, fold, slots=slots)
 
 
 def test_a_function_of_several_tensors_is_planned_without_drawing_and_drawn_once(tmp_path: Path) -> None:
-    checkpoint, fold = make(NORMED), FoldWeightNorm()
+    checkpoint = make(NORMED)
     gain, direction = (checkpoint.model[f"c.weight_{which}"].numpy() for which in "gv")
     (tmp_path / "raw").write_bytes(gain.tobytes() + direction.tobytes())
     with Disk() as disk:
         file = disk.open(tmp_path / "raw")
         for name, offset, shape in (("c.weight_g", 0, (2, 1)), ("c.weight_v", 8, (2, 3))):
             promise = View.rows(file.range(offset, 4 * prod(shape)), F32, shape)
-            checkpoint.model[name] = checkpoint.model[name].with_promise(promise)
+            for members in (checkpoint.model, checkpoint.twins["ema"]):
+                members[name] = members[name].with_promise(promise)
 
-        assert run(checkpoint, fold) == []
-        assert fold.drawn == []
+        RUNS.clear()
+        assert run(checkpoint, fold_weight_norm()) == []
+        assert RUNS == []
         assert list(checkpoint.model) == list(checkpoint.twins["ema"]) == ["c.weight", "c.bias"]
         expected = gain * direction / np.linalg.norm(direction, axis=1, keepdims=True)
         np.testing.assert_array_equal(checkpoint.model["c.weight"].numpy(), expected)
-        assert fold.drawn == [1]
+        assert RUNS == [1]
 
 
 @pytest.mark.parametrize("slots", ["refuse", "drop"])
 def test_state_that_a_function_cannot_carry_is_refused_or_dropped_as_the_operation_says(slots: Any) -> None:
     checkpoint = make(NORMED, [list(NORMED)])
-    problems = run(checkpoint, FoldWeightNorm(slots=slots))
+    problems = run(checkpoint, fold_weight_norm(slots))
 
     if slots == "refuse":
         assert "exp_avg has the parameter's axes, and the operation does not say what becomes of it" in problems[0]
@@ -150,3 +162,34 @@ def test_state_that_a_function_cannot_carry_is_refused_or_dropped_as_the_operati
         ]
         rows = {row.source: row.what for row in checkpoint.ledger.rows()}
         assert rows["optimizers/0/1/exp_avg"] == rows["optimizers/0/1/step"] == "dropped"
+
+
+def test_what_only_some_lack_is_added_to_those_and_the_others_are_counted() -> None:
+    checkpoint = make({"a.mean": (2,), "a.count": (), "b.mean": (2,)})
+    operation = Add(r"\1.count", near=r"(.*)\.mean", shape=[], dtype="I64", role="buffer", lacking=True)
+    held = checkpoint.model["a.count"]
+
+    assert run(checkpoint, operation) == []
+    assert list(checkpoint.model) == list(checkpoint.twins["ema"]) == ["a.mean", "a.count", "b.mean", "b.count"]
+    assert checkpoint.model["a.count"] is held
+    assert checkpoint.ledger.notes == [f"toy 1.0: {operation.describe()}: 1 of 2 stood already as it would leave them"]
+    assert run(checkpoint, operation) == []
+
+
+def test_a_tie_leaves_both_names_at_their_places_and_the_entry_where_the_model_has_it_first() -> None:
+    checkpoint = make({"a": (2,), "b": (1,), "c": (2,), "d": (1,)}, [["a", "b", "c", "d"]])
+    kept = state(checkpoint)[2]
+
+    assert run(checkpoint, Tie("c", "a")) == []
+    assert list(checkpoint.model) == list(checkpoint.twins["ema"]) == ["a", "b", "c", "d"]
+    assert checkpoint.model["a"].promise == checkpoint.model["c"].promise
+    assert state(checkpoint)[0] == kept
+    assert [entry[0] for entry in state(checkpoint)] == ["c", "b", "d"]
+
+
+def test_what_was_added_and_what_is_empty_has_no_bytes_that_two_names_could_share() -> None:
+    checkpoint = make({"a": (0,), "b": (0,)})
+
+    assert run(checkpoint, Tie("a", "b")) == [
+        "toy 1.0: Tie('a', 'b'): a, b: has no bytes that two names could share: it was added, or is empty"
+    ]

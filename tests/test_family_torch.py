@@ -125,7 +125,7 @@ def test_packing_what_was_unpacked_gives_the_same_state_dict(name: str) -> None:
     assert after == before
 
 
-def test_every_slot_of_torch_s_optimizers_but_adafactor_s_factors_stands_in_the_table() -> None:
+def test_every_slot_of_torch_s_optimizers_stands_in_the_table() -> None:
     slots = set()
     for make in OPTIMIZERS.values():
         net = model()
@@ -133,7 +133,7 @@ def test_every_slot_of_torch_s_optimizers_but_adafactor_s_factors_stands_in_the_
         step(net, opt)
         slots |= {slot for state in opt.state_dict()["state"].values() for slot in state}
 
-    assert slots - set(FAMILY.slots) == {"row_var", "col_var"}
+    assert slots <= set(FAMILY.slots)
 
 
 def adam(**more: Any) -> dict[str, Any]:

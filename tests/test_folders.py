@@ -184,7 +184,7 @@ def test_an_id_that_is_text_is_turned_by_one_function_for_model_and_optimizer() 
     assert [p.name for p in checkpoint.optimizers[0].params] == ["v", "w"]
 
 
-def test_a_parameter_that_was_written_twice_has_one_id_and_one_of_two_shapes_is_refused() -> None:
+def test_a_parameter_that_was_written_twice_has_one_id_and_state_of_one_of_two_shapes_is_refused() -> None:
     layout, files = registry.layout("acme_epoch"), {"m": "model", "o": "optimizers.0"}
     optim = Parts("acme", tensors={"abc.moment": tensor(2, start=8)})
     model = Parts("acme", tensors={"w": tensor(2, id="abc"), "v": tensor(2, start=4, id="abc")})
@@ -192,8 +192,21 @@ def test_a_parameter_that_was_written_twice_has_one_id_and_one_of_two_shapes_is_
 
     assert [p.name for p in found.optimizers[0].params] == ["w"]
     model = Parts("acme", tensors={"w": tensor(2, id="abc"), "v": tensor(3, start=4, id="xyz")})
-    with pytest.raises(CheckpointError, match=r"w and v have one id, 3, and are F32 \[2\] and F32 \[3\]"):
+    with pytest.raises(CheckpointError, match=r"w and v have one id, 3, and are F32 \[2\] and F32 \[3\]") as caught:
         store.gather({"m": model, "o": optim}, GatherOptions(), container="x", layout=layout, files=files)
+    assert caught.value.data["candidates"] == ["w", "v"]
+
+
+def test_an_id_of_two_shapes_that_no_state_is_of_is_kept_and_said() -> None:
+    layout, files = registry.layout("acme_epoch"), {"m": "model", "o": "optimizers.0"}
+    optim = Parts("acme", tensors={"other.moment": tensor(4, start=8)})
+    tensors = {"w": tensor(2, id="abc"), "v": tensor(3, start=4, id="xyz"), "u": tensor(4, id="other")}
+    model = Parts("acme", tensors=dict(tensors))
+    found = store.gather({"m": model, "o": optim}, GatherOptions(), container="x", layout=layout, files=files)
+
+    assert [found.model[name].id for name in tensors] == [3, 3, 5]
+    assert [p.name for p in found.optimizers[0].params] == ["u"]
+    assert [text.partition(":")[0] for text in found.ledger.warnings if "id" in text] == ["w and v have one id, 3"]
 
 
 def test_state_of_an_id_that_the_model_has_not_is_left_out_and_said() -> None:

@@ -8,15 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from ckptmigrate.operations import Drop, Rename
+from ckptmigrate.operations import Add, Cast, Drop, Move, Rename, Transpose
 
 from .toys import (
     DECAY,
     TWO,
-    Add,
-    Cast,
-    Move,
-    Transpose,
     make,
     run,
     state,
@@ -79,7 +75,7 @@ def test_a_module_whose_tensors_were_all_dropped_is_left_out_with_that_reason() 
 
 def test_modules_stay_where_no_name_moved() -> None:
     checkpoint = with_modules("", "a", "b")
-    run(checkpoint, Transpose(r"a\.w"), Add(r"a\.b", "a.count", buffer=True))
+    run(checkpoint, Transpose(r"a\.w"), Add("a.count", r"a\.b", shape=[], dtype="I64", role="buffer"))
 
     assert list(checkpoint.modules) == ["", "a", "b"]
 
@@ -90,7 +86,7 @@ def test_modules_stay_where_no_name_moved() -> None:
 def test_an_operation_on_slots_reaches_every_parameter_and_no_model_tensor() -> None:
     checkpoint = make(TWO, DECAY)
 
-    assert run(checkpoint, Rename("exp_avg", "momentum", on="slots"), Cast("step", on="slots")) == []
+    assert run(checkpoint, Rename("exp_avg", "momentum", on="slots"), Cast("step", "F32", on="slots")) == []
     assert all(list(p.slots or {}) == ["step", "momentum", "exp_avg_sq"] for p in checkpoint.optimizers[0].params)
     assert [entry[2]["step"] for entry in state(checkpoint)] == [7.0] * 4
     rows = {row.source: row for row in checkpoint.ledger.rows()}

@@ -162,6 +162,10 @@ def progress(ready: int, completed: int) -> dict[str, Any]:
             {"pytorch-lightning_version": "2.5.0", "loops": progress(4, 4)},
             "next",
         ),  # saved after fit: four are completed
+        (
+            {"pytorch-lightning_version": "2.5.0", "loops": progress(0, 4)},
+            "next",
+        ),  # a file of 1.4 that Lightning migrated
         ({"pytorch-lightning_version": "2.5.0", "loops": {"fit_loop": 3}}, "last"),
         ({"pytorch-lightning_version": "dev"}, None),
     ],

@@ -52,6 +52,23 @@ def test_marks_hold_of_what_they_name() -> None:
     assert [mark for mark in failing if mark.holds(checkpoint)] == []
 
 
+def test_marks_ask_items_that_are_no_tensors_by_their_path() -> None:
+    checkpoint = model("a.w")
+    checkpoint.schedulers = [{"last_epoch": 3, "milestones": [1, 2], "_schedulers": [{"verbose": False}]}]
+    checkpoint.values = {"extra": {"loops": {"fit": {}}}}
+    holding: list[Mark] = [
+        Present(r"schedulers/\d+/(?:.*/)?verbose", on="items"),
+        Present("values/extra/loops", on="items"),
+        Absent("values/extra/callbacks", on="items"),
+        Dtype("schedulers/0/milestones", "list", on="items"),
+        Value("schedulers/0/last_epoch", 3, on="items"),
+    ]
+
+    assert [mark for mark in holding if not mark.holds(checkpoint)] == []
+    assert not Present("verbose", on="items").holds(checkpoint)
+    assert not Present(r"model/.*", on="items").holds(checkpoint)
+
+
 def test_a_step_needs_all_of_its_marks() -> None:
     found = Line(step("1.0", Rename("a", "b"), marks=[Present("a"), Absent("z")]))
 

@@ -117,7 +117,7 @@ def test_integers_of_any_widths_are_found_in_bulk(runs: list[tuple[int, int]], o
     assert drawn(found.promise(I64, (len(values),))).tolist() == values
 
 
-@pytest.mark.parametrize("zeros", [0.0, 0.1, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("zeros", [0.0, 0.0002, 0.1, 0.5, 0.9, 1.0])
 @pytest.mark.parametrize("constant", [None, 0xCDCD, 0xC9C9])
 def test_half_precision_patterns_across_windows(zeros: float, constant: int | None) -> None:
     """A pattern of cd cd cd never falls into step from a wrong guess, and one of c9 is no number at a wrong place."""

@@ -202,7 +202,7 @@ def test_thousands_of_small_promises_are_written_together(
 
     assert target.read_bytes() == DATA[:5_000_000]
     assert crcs == [zlib.crc32(DATA[i * 1000 : i * 1000 + 1000]) for i in range(5000)]
-    assert len(calls) < 8
+    assert len(calls) <= 20  # of 256 KiB
 
 
 def test_memory_stays_constant_whatever_passes_through(source: Source, target: Path) -> None:

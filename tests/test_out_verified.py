@@ -71,14 +71,15 @@ def test_a_byte_flipped_in_written_and_in_late_bytes_is_caught(
             sink.publish()
 
 
+@pytest.mark.parametrize(("kind", "call"), [("copied", "copy_file_range"), ("streamed", "pwrite")])
 def test_a_failure_is_told_by_the_next_put_and_not_only_at_the_end(
-    source: Source, target: Path, monkeypatch: pytest.MonkeyPatch
+    source: Source, target: Path, monkeypatch: pytest.MonkeyPatch, kind: str, call: str
 ) -> None:
     def endlessly(out: Out) -> None:
         while True:
-            out.put(promise(source, "copied"))
+            out.put(promise(source, kind))
 
-    flip_after(monkeypatch, "copy_file_range", 5)
+    flip_after(monkeypatch, call, 5)
     with Sink(target, folder=False) as sink, pytest.raises(VerificationError):
         endlessly(sink.open())
 

@@ -81,7 +81,7 @@ def full() -> Checkpoint:
             "odd": 3,
         },
         progress=Progress(3, "finished", 900, 0.25),
-        stamp=Stamp({"torch": "2.6", "acme.x": "1.0"}, (Applied("acme.x", "1.0", "d1", (("heads", 16),)), Applied("torch", "2.6", "d2", (), "down"))),
+        stamp=Stamp({"torch": "2.6", "acme.x": "1.0"}, (Applied("acme.x", "1.0", "d1", (("heads", 16),)), Applied("torch", "2.6", "d2"))),
     )  # fmt: skip
 
 

@@ -20,6 +20,8 @@ from ckptmigrate.tensor import Quantisation, Tensor, View, array, cast, fill, jo
 from ckptmigrate.values import Inert, Known, Ordered, Scalar
 from ckptmigrate.verify import Difference, compare, digest
 
+from .command_line import ROOT
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -86,28 +88,28 @@ DIFFERENT = [
     (set_at("model", "fc.weight", Tensor(array(np.array([1, 2, 3], "<i4")))), "model/fc.weight", "dtype F32 and I32"),
     (set_at("model", "empty", Tensor(fill(0, F32, (3, 0)))), "model/empty", "shape [0, 3] and [3, 0]"),
     (set_at("model", "fc.bias", tensor(-0.0)), "model/fc.bias", "other values"),
-    (delete("model", "fc.bias"), "model/fc.bias", "only on the left"),
-    (set_at("model", "new", tensor(1)), "model/new", "only on the right"),
+    (delete("model", "fc.bias"), "model/fc.bias", "only in A"),
+    (set_at("model", "new", tensor(1)), "model/new", "only in B"),
     (set_at("twins", "ema", "fc.weight", tensor(5, 6, 8)), "twins/ema/fc.weight", "other values"),
-    (delete("twins", "ema"), "twins/ema/fc.weight", "only on the left"),
+    (delete("twins", "ema"), "twins/ema/fc.weight", "only in A"),
     (set_at("modules", "fc", {"version": 2}), "modules/fc", "version: int 1 is not int 2"),
-    (set_at("modules", "more", {"version": 2}), "modules/more", "only on the right"),
-    (delete("optimizers", 1), "optimizers/1", "only on the left"),
+    (set_at("modules", "more", {"version": 2}), "modules/more", "only in B"),
+    (delete("optimizers", 1), "optimizers/1", "only in A"),
     (set_at("optimizers", 0, "kind", "sgd"), "optimizers/0", "an optimizer of kind adam and of kind sgd"),
     (set_at("optimizers", 0, "params", 1, "group", 0), "optimizers/0/fc.bias", "group: int 1 is not int 0"),
-    (delete("optimizers", 0, "params", 1), "optimizers/0/fc.bias", "only on the left"),
+    (delete("optimizers", 0, "params", 1), "optimizers/0/fc.bias", "only in A"),
     (set_at("optimizers", 1, "params", 0, "slots", "exp_avg", Slot(tensor(1, 3))), "optimizers/1/fc.weight/exp_avg", "other values"),
-    (delete("optimizers", 0, "params", 0, "slots", "exp_avg"), "optimizers/0/fc.weight/exp_avg", "only on the left"),
+    (delete("optimizers", 0, "params", 0, "slots", "exp_avg"), "optimizers/0/fc.weight/exp_avg", "only in A"),
     (set_at("optimizers", 0, "params", 0, "slots", "lr", Slot(0.6)), "optimizers/0/fc.weight/lr", "the root: float 0.5 is not float 0.6"),
-    (set_at("optimizers", 0, "params", 1, "slots", {"step": Slot(1)}), "optimizers/0/fc.bias/step", "only on the right"),
+    (set_at("optimizers", 0, "params", 1, "slots", {"step": Slot(1)}), "optimizers/0/fc.bias/step", "only in B"),
     (set_at("optimizers", 0, "groups", 1, "lr", 0.3), "optimizers/0/groups", "1/lr: float 0.2 is not float 0.3"),
     (set_at("optimizers", 0, "shared", "n", 2), "optimizers/0/shared", "n: int 1 is not int 2"),
     (set_at("schedulers", 0, "base_lrs", 1, tensor(9)), "schedulers/0/base_lrs/1", "other values"),
     (set_at("schedulers", 0, "last_epoch", 4), "schedulers/0", "last_epoch: int 3 is not int 4"),
-    (delete("schedulers", 0), "schedulers/0", "only on the left"),
+    (delete("schedulers", 0), "schedulers/0", "only in A"),
     (set_at("values", "rng", "cpu", tensor(1)), "values/rng/cpu", "other values"),
-    (delete("values", "rng"), "values/rng/cpu", "only on the left"),
-    (delete("values", "extra"), "values/extra", "only on the left"),
+    (delete("values", "rng"), "values/rng/cpu", "only in A"),
+    (delete("values", "extra"), "values/extra", "only in A"),
     (set_at("values", "extra", "args", "lr", 1), "values/extra", "args/lr: float 0.001 is not int 1"),
     (set_at("progress", "epoch", 4), "progress", "epoch: int 3 is not int 4"),
     (set_at("progress", "counts", "last"), "progress", "counts: str 'finished' is not str 'last'"),
@@ -122,7 +124,7 @@ def test_each_kind_of_difference_is_found_alone_and_named(
     change(right)
 
     assert compare(left, right) == [Difference(item, what)]
-    turned = {"only on the left": "only on the right", "only on the right": "only on the left"}
+    turned = {"only in A": "only in B", "only in B": "only in A"}
     assert [d.item for d in compare(right, left)] == [item]
     assert what not in turned or compare(right, left)[0].what == turned[what]
 
@@ -172,8 +174,8 @@ def test_entries_without_names_are_compared_by_position() -> None:
 
     assert found == {
         "optimizers/0/0": "of fc.weight and of other",
-        "optimizers/0/0/exp_avg": "only on the left",
-        "optimizers/0/0/lr": "only on the left",
+        "optimizers/0/0/exp_avg": "only in A",
+        "optimizers/0/0/lr": "only in A",
         "optimizers/0/0/step": "other values",
     }
 
@@ -321,3 +323,54 @@ def test_a_training_checkpoint_equals_what_it_was_converted_to(tmp_path: Path) -
     assert len(found) == 2
     assert found[0].endswith("/exp_avg")
     assert found[1] == "values/config"
+
+
+BURN = ROOT / "tests" / "fixtures" / "burn"
+RECORD = BURN / "0.13.2" / "run-adam" / "checkpoint" / "optim-3.mpk"
+TODAY = BURN / "0.13.2" / "golden" / "run-adam" / "checkpoint" / "optim-3.bpk"
+
+
+def keys(path: Path) -> list[Any]:
+    with ckptmigrate.open(path) as checkpoint:
+        return [param.key for param in checkpoint.optimizers[0].params]
+
+
+def test_entries_of_optimizer_files_alone_are_paired_by_their_ids_in_whatever_order_they_stand() -> None:
+    """Burn wrote the entries of a record in the order of a hash map: these two say the same state."""
+    one, other = (BURN / "0.21.0" / f"optim-adam-full.{suffix}" for suffix in ("mpk", "json"))
+
+    assert keys(one) != keys(other)
+    assert sorted(keys(one)) == sorted(keys(other))
+    assert ckptmigrate.verify(one, other) == []
+
+
+def test_an_old_record_is_paired_with_today_s_file_by_id_though_only_that_has_names() -> None:
+    """The record's ids are UUIDs and its floats halves; today's are numbers, in model order, and F32."""
+    found = ckptmigrate.verify(RECORD, TODAY)
+
+    with ckptmigrate.open(TODAY) as today:
+        items = [
+            f"optimizers/0/{param.name}/{name}"
+            for param in today.optimizers[0].params
+            for name, slot in (param.slots or {}).items()
+            if isinstance(slot.value, Tensor)
+        ]
+    assert {d.what for d in found} == {"dtype F16 and F32"}
+    assert [d.item for d in found] == sorted(items)
+
+
+def test_ids_that_pair_nothing_leave_the_position() -> None:
+    def holding(*keys: int) -> Checkpoint:
+        params = [Param(None, None, key, 0, {"m": Slot(tensor(at))}) for at, key in enumerate(keys)]
+        return Checkpoint("x", optimizers=[Optimizer(params=params, groups=[{}])])
+
+    assert compare(holding(70, 80), holding(90, 100), int) == []
+    assert [d.item for d in compare(holding(70, 80), holding(80, 70), int)] == [
+        "optimizers/0/70/m",
+        "optimizers/0/80/m",
+    ]
+    assert compare(holding(70, 80), holding(80, 70)) == []
+    assert {d.item: d.what for d in compare(holding(70, 80), holding(70, 90), int)} == {
+        "optimizers/0/80": "only in A", "optimizers/0/80/m": "only in A",
+        "optimizers/0/90": "only in B", "optimizers/0/90/m": "only in B",
+    }  # fmt: skip

@@ -23,12 +23,6 @@ CHAINS = {
     for folder in (ROOT / "migrations").iterdir()
     if (folder / "__init__.py").exists()
 }
-LISTED = """
-import json, ckptmigrate
-from ckptmigrate.chains import Catalog
-rows = Catalog.find().rows()
-print(json.dumps({"file": ckptmigrate.__file__, "rows": [[row.name, row.where, row.automatic, row.error] for row in rows]}))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -70,15 +64,13 @@ def listed(folder: Path, *install: str | Path) -> tuple[Path, list[Any]]:
     (Path(paths["purelib"]) / "borrowed.pth").write_text("\n".join(lent) + "\n")
     pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index")
     run(*pip, "--ignore-installed", "--no-build-isolation", *install)
-    told = json.loads(run(python, "-c", LISTED))
-    return Path(told["file"]).parent, told["rows"]
+    package = run(python, "-c", "import ckptmigrate; print(ckptmigrate.__file__)").strip()
+    return Path(package).parent, json.loads(run(folder / "bin" / "ckptmigrate", "chains", "--json"))
 
 
 def steps(rows: list[Any]) -> dict[str, list[str]]:
     """Give the modules of each chain that is ours by its folder."""
-    names = [
-        where.split(".") for _, wheres, _, _ in rows for where in wheres if where.startswith("ckptmigrate.migrations.")
-    ]
+    names = [where.split(".") for row in rows for where in row["where"] if where.startswith("ckptmigrate.migrations.")]
     return {folder: sorted(name[3] for name in names if name[2] == folder) for folder in {name[2] for name in names}}
 
 
@@ -96,8 +88,8 @@ def test_the_shipped_chains_are_found_where_a_wheel_was_installed(tmp_path: Path
 
     assert package.is_relative_to(tmp_path / "env")
     assert steps(rows) == CHAINS
-    assert [row[0] for row in rows if row[3]] == []
-    assert {row[0]: row[2] for row in rows}["burn"]
+    assert [row["name"] for row in rows if row["error"]] == []
+    assert {row["name"]: row["automatic"] for row in rows}["burn"]
 
 
 def test_the_shipped_chains_are_found_where_the_checkout_was_installed_editable(tmp_path: Path, tree: Path) -> None:

@@ -1,29 +1,15 @@
-"""Operations of some ten lines each, a family, and checkpoints in which every element is another number."""
+"""A family, and checkpoints in which every element is another number."""
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ckptmigrate import engine
 from ckptmigrate.checkpoint import Checkpoint, Optimizer, Param, Slot
-from ckptmigrate.dtypes import F32, I64
-from ckptmigrate.errors import TensorError
 from ckptmigrate.format import FOLLOWS, SCALAR, SHARED, Family
-from ckptmigrate.operations import (
-    Group,
-    Operation,
-    Reason,
-    Traits,
-    declared,
-    many_to_one,
-    one_to_many,
-    spelled,
-)
-from ckptmigrate.tensor import Tensor, array, cast, fill, joined
+from ckptmigrate.tensor import Tensor, array
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,178 +22,6 @@ FAMILY = Family(
     slots={"step": SCALAR, "exp_avg": FOLLOWS, "exp_avg_sq": FOLLOWS, "history": SHARED},
     is_buffer=lambda name, tensor: tensor.role == "buffer" or name.rpartition(".")[2] in {"mean", "count"},
 )
-
-
-class Spelled:
-    """What every toy below shares; a real operation writes these two lines itself."""
-
-    def as_dict(self) -> dict[str, Any]:
-        return declared(self)
-
-    def describe(self) -> str:
-        return spelled(self)
-
-    def inverse(self) -> Operation | Reason:
-        return Reason("a toy")
-
-
-@dataclass(frozen=True)
-class Transpose(Spelled):
-    pattern: str
-    axes: tuple[int, ...] = (1, 0)
-    optional: bool = False
-    on: ClassVar[Any] = "model"
-    traits: ClassVar[Traits] = Traits(keeps_id=True)
-
-    def match(self, names: Mapping[str, Any]) -> list[Group]:
-        return one_to_many(names, self.pattern, [r"\g<0>"])
-
-    def tensors(self, sources: tuple[Any, ...]) -> tuple[Any, ...]:
-        (source,) = sources
-        if len(source.shape) != len(self.axes):
-            raise TensorError(f"has {len(source.shape)} axes, not {len(self.axes)}")
-        return (source.with_promise(source.promise.transpose(self.axes)),)
-
-    def inverse(self) -> Operation | Reason:
-        return replace(self, axes=tuple(sorted(range(len(self.axes)), key=self.axes.__getitem__)))
-
-
-@dataclass(frozen=True)
-class Split(Spelled):
-    pattern: str
-    into: tuple[str, ...]
-    sizes: tuple[Any, ...] = (1, 1)
-    axis: int = 0
-    optional: bool = False
-    on: ClassVar[Any] = "model"
-    traits: ClassVar[Traits] = Traits(numbers=("sizes",))
-
-    def match(self, names: Mapping[str, Any]) -> list[Group]:
-        return one_to_many(names, self.pattern, self.into)
-
-    def tensors(self, sources: tuple[Any, ...]) -> tuple[Any, ...]:
-        (source,) = sources
-        if not source.shape or sum(self.sizes) != source.shape[self.axis]:
-            raise TensorError(f"shape {list(source.shape)} is not cut into {list(self.sizes)}")
-        edges = np.cumsum([0, *self.sizes]).tolist()
-        return tuple(source.with_promise(source.promise.slice(self.axis, a, b)) for a, b in itertools.pairwise(edges))
-
-
-@dataclass(frozen=True)
-class Concat(Spelled):
-    patterns: tuple[str, ...]
-    into: str
-    axis: int = 0
-    optional: bool = False
-    on: ClassVar[Any] = "model"
-    traits: ClassVar[Traits] = Traits()
-
-    def match(self, names: Mapping[str, Any]) -> list[Group]:
-        return many_to_one(names, self.patterns, self.into)
-
-    def tensors(self, sources: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (sources[0].with_promise(joined([s.promise for s in sources], self.axis)),)
-
-
-@dataclass(frozen=True)
-class Add(Spelled):
-    near: str
-    name: str
-    shape: tuple[int, ...] = ()
-    buffer: bool = False
-    optional: bool = False
-    on: ClassVar[Any] = "model"
-    traits: ClassVar[Traits] = Traits()
-
-    def match(self, names: Mapping[str, Any]) -> list[Group]:
-        found = one_to_many(names, self.near, [self.name])
-        return [replace(g, sources=(), near=g.sources[0]) if g.sources else g for g in found]
-
-    def tensors(self, sources: tuple[Any, ...]) -> tuple[Any, ...]:
-        promise = fill(0, I64 if self.buffer else F32, self.shape)
-        return (Tensor(promise, "buffer" if self.buffer else "parameter"),)
-
-
-@dataclass(frozen=True)
-class Cast(Spelled):
-    pattern: str
-    optional: bool = False
-    on: str = "model"
-    traits: ClassVar[Traits] = Traits(keeps_id=True)
-
-    def match(self, names: Mapping[str, Any]) -> list[Group]:
-        return one_to_many(names, self.pattern, [r"\g<0>"])
-
-    def tensors(self, sources: tuple[Any, ...]) -> tuple[Any, ...]:
-        (source,) = sources
-        if isinstance(source, int):
-            return (Tensor(array(np.array(source, "f4"))),)
-        return (source.with_promise(cast(source.promise, F32)),)
-
-
-@dataclass(frozen=True)
-class Order(Spelled):
-    """The names that are given in this order, at the places of any of them; all others stay where they are."""
-
-    names: tuple[str, ...]
-    optional: bool = False
-    on: ClassVar[Any] = "model"
-    traits: ClassVar[Traits] = Traits(keeps_id=True)
-
-    def match(self, names: Mapping[str, Any]) -> list[Group]:
-        ordered = iter(self.names)
-        final = tuple(next(ordered) if name in self.names else name for name in names)
-        return [Group(final, final)]
-
-    def tensors(self, sources: tuple[Any, ...]) -> tuple[Any, ...]:
-        return sources
-
-
-@dataclass(frozen=True)
-class Tie(Spelled):
-    name: str
-    to: str
-    optional: bool = False
-    on: ClassVar[Any] = "model"
-    traits: ClassVar[Traits] = Traits()
-
-    def match(self, names: Mapping[str, Any]) -> list[Group]:
-        return [Group((self.to, self.name), (self.to, self.name))]
-
-    def tensors(self, sources: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (sources[0], sources[0])
-
-
-@dataclass(frozen=True)
-class Swap(Spelled):
-    """Order of two: the names change places, with what they name."""
-
-    one: str
-    other: str
-    optional: bool = False
-    on: ClassVar[Any] = "model"
-    traits: ClassVar[Traits] = Traits(keeps_id=True)
-
-    def match(self, names: Mapping[str, Any]) -> list[Group]:
-        return [Group((self.one, self.other), (self.other, self.one))]
-
-    def tensors(self, sources: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (sources[1], sources[0])
-
-
-@dataclass(frozen=True)
-class Move(Spelled):
-    pattern: str
-    into: str
-    optional: bool = False
-    on: ClassVar[Any] = "items"
-    traits: ClassVar[Traits] = Traits(keeps_id=True)
-
-    def match(self, names: Mapping[str, Any]) -> list[Group]:
-        return one_to_many(names, self.pattern, [self.into])
-
-    def tensors(self, sources: tuple[Any, ...]) -> tuple[Any, ...]:
-        return sources
 
 
 def tensor(values: Any, role: Any = None, identity: int | None = None) -> Tensor:

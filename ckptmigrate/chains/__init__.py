@@ -19,13 +19,14 @@ from ckptmigrate.checkpoint import Applied, Stamp
 from ckptmigrate.errors import CkptError, PlanError, VersionError
 from ckptmigrate.marks import facts
 
-from .catalog import Catalog
-from .place import BEFORE, Place, held, locate, marked, public
+from .catalog import Catalog, Row
+from .place import BEFORE, Place, check_settled, held, locate, marked, public
 from .project import Project, project
 from .sketch import sketched
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from packaging.version import Version
 
@@ -36,7 +37,10 @@ if TYPE_CHECKING:
 
     from .catalog import Step
 
-__all__ = ["Catalog", "Place", "Plan", "Planned", "Project", "locate", "plan", "project", "upgrade"]
+__all__ = [
+    "BEFORE", "Catalog", "Place", "Plan", "Planned", "Project", "Row", "check_settled", "installed", "locate", "plan", "project",
+    "public", "upgrade",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,12 @@ class Plan:
     crossings: Mapping[str, str] = field(default_factory=dict)  # chain -> the family that it leads to
     ties: Ties = "keep"
 
+    @property
+    def told(self) -> tuple[tuple[str, str | None, str], ...]:
+        """Give each chain with the version at which the checkpoint stands (None: nothing tells), and what tells it."""
+        placed = self.places.items()
+        return tuple((name, None if at.version is None else str(at.version), at.how) for name, at in placed)
+
     def pending(self) -> tuple[str, ...]:
         """Give what keeps the checkpoint from being current, for ``check``: steps to take, and places that nothing tells."""
         return (*(step.describe() for step in self.steps), *self.problems)
@@ -86,6 +96,11 @@ class Plan:
         checkpoint.stamp = replace(checkpoint.stamp, versions=versions)
         _write_keys(checkpoint, self.stamps)
         return problems
+
+
+def installed(folders: Iterable[Path | str] = ()) -> list[Row]:
+    """Give a row for every chain that is found: shipped, installed, and of the given folders; a broken one with the reason."""
+    return Catalog.find(folders).rows()
 
 
 def plan(
@@ -205,14 +220,7 @@ class _Making:
 
     def _up(self, chain: Chain, steps: Sequence[Step], place: Place, standing: Version, target: Version) -> None:
         name = chain.name
-        if not chain.automatic and place.how != "marks":
-            for step in steps:
-                if step.migrator.release <= standing and marked(step.migrator, self.sketch):
-                    raise VersionError(
-                        f"chain {name}: {place.told}, and the marks of step {step.migrator.version} "
-                        f"({step.where}) say that it is still needed",
-                        chain=name,
-                    )
+        check_settled(self.sketch, chain, steps, place)
         taken, before = None, len(self.problems)
         for step in steps:
             migrator = step.migrator

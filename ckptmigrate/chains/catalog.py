@@ -54,6 +54,8 @@ class Row:
     where: tuple[str, ...]
     automatic: bool
     error: str | None = None
+    family: str | None = None
+    about: str = ""
 
 
 class Catalog:
@@ -175,7 +177,8 @@ class Catalog:
                 rows.append(Row(name, (), (), automatic=False, error=self.broken[name]))
             else:
                 versions = tuple(step.migrator.version for step in steps)
-                rows.append(Row(name, versions, tuple(dict.fromkeys(step.where for step in steps)), chain.automatic))
+                where = tuple(dict.fromkeys(step.where for step in steps))
+                rows.append(Row(name, versions, where, chain.automatic, None, chain.family, chain.about))
         return rows
 
     def _need(self, name: str) -> None:

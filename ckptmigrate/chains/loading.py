@@ -1,7 +1,7 @@
 """What Python files declare of chains and steps: run under private names, whatever is wrong with them told by file and line.
 
 A file of a folder runs as ``ckptmigrate._loaded.at_<hash>.<folder>.<file>``, never as a top-level module, so that siblings may
-import each other and nothing else can meet them by chance.
+import each other and nothing else can meet them by chance. Nothing is written beside it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ import sys
 import traceback
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.abc import MetaPathFinder, SourceLoader
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ckptmigrate.errors import CkptError, MigratorError
+from ckptmigrate.files import Disk
 from ckptmigrate.migrator import Chain, Migrator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from importlib.machinery import ModuleSpec
 
 PRIVATE = "ckptmigrate._loaded"
 
@@ -96,6 +99,8 @@ def private_package(folder: str) -> str:
     for loaded in [each for each in sys.modules if each == name or each.startswith(f"{name}.")]:
         del sys.modules[loaded]
     sys.modules.setdefault(PRIVATE, _package(PRIVATE))
+    if not any(isinstance(finder, _Siblings) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Siblings())
     sys.modules[name] = _package(name, folder)
     return name
 
@@ -171,11 +176,8 @@ def _package(name: str, folder: str | None = None) -> ModuleType:
 
 
 def _run(name: str, path: str, folder: str | None = None) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(
-        name, path, submodule_search_locations=None if folder is None else [folder]
-    )
-    if spec is None or spec.loader is None:
-        raise MigratorError("is no Python file")
+    spec = _spec(name, path, folder)
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up there, and siblings import each other by it
     try:
@@ -184,3 +186,43 @@ def _run(name: str, path: str, folder: str | None = None) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def _spec(name: str, path: str, folder: str | None) -> ModuleSpec:
+    inner = None if folder is None else [folder]
+    spec = importlib.util.spec_from_file_location(name, path, loader=_Text(path), submodule_search_locations=inner)
+    if spec is None:
+        raise MigratorError("is no Python file")
+    return spec
+
+
+class _Text(SourceLoader):
+    """Runs a file from its text. Python's own loader would leave a ``__pycache__`` in a folder that is somebody's source."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def get_filename(self, fullname: str) -> str:  # noqa: ARG002 - a loader has this face
+        return self._path
+
+    def get_data(self, path: str | bytes) -> bytes:
+        with Disk() as disk:
+            source = disk.open(str(path))
+            return source.read(0, source.size)
+
+
+class _Siblings(MetaPathFinder):
+    """Finds what the files of a folder import of each other, and nothing else."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: ModuleType | None = None,  # noqa: ARG002 - a finder has this face
+    ) -> ModuleSpec | None:
+        leaf = fullname.rpartition(".")[2]
+        for folder in (path or ()) if fullname.startswith(f"{PRIVATE}.") else ():
+            for file, inner in ((f"{folder}/{leaf}/__init__.py", f"{folder}/{leaf}"), (f"{folder}/{leaf}.py", None)):
+                if Path(file).is_file():
+                    return _spec(fullname, file, inner)
+        return None

@@ -113,6 +113,19 @@ def held(steps: Sequence[Step], version: Version) -> str:
     return taken[-1] if taken else str(BEFORE)
 
 
+def check_settled(checkpoint: Checkpoint, chain: Chain, steps: Sequence[Step], place: Place) -> None:
+    """Refuse a place that the marks of a step at or below it contradict: VersionError names both. Automatic chains have no such step."""
+    if chain.automatic or place.how == "marks" or place.version is None:
+        return
+    for step in steps:
+        if step.migrator.release <= place.version and marked(step.migrator, checkpoint):
+            raise VersionError(
+                f"chain {chain.name}: {place.told}, and the marks of step {step.migrator.version} "
+                f"({step.where}) say that it is still needed",
+                chain=chain.name,
+            )
+
+
 def marked(migrator: Migrator, checkpoint: Checkpoint) -> bool:
     """Say whether a step has marks, and all of them hold."""
     return bool(migrator.marks) and all(mark.holds(checkpoint) for mark in migrator.marks)

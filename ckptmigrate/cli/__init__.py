@@ -1,7 +1,7 @@
 """The command line: one file a verb. Prints, and turns errors into one readable message and an exit code.
 
-Exit codes: 0 done, nothing pending, equal, a dry run without problems; 1 (verify, epochs, doctor) different, broken, a symptom; 2 wrong usage;
-3 refused or failed, and a dry run with problems; 130 interrupted, 143 terminated.
+Exit codes: 0 done, nothing pending, equal, a plan or dry run without problems; 1 (check, verify, diff, epochs, doctor) behind, different, broken, a symptom; 2 wrong usage;
+3 refused or failed, and a plan or dry run with problems; 130 interrupted, 143 terminated.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from . import doctor, epochs, inspect, installed, migrate, verify  # noqa: F401 - registers the verbs
+from . import chains, check, diff, doctor, epochs, inspect, installed, migrate, new, plan, stamp, verify  # noqa: F401 - registers the verbs
 from .app import DONE, INTERRUPTED, TERMINATED, app
 
 __all__ = ["app", "main"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +19,9 @@ from ckptmigrate.format import GatherOptions, ReadOptions, WriteOptions
 PathArgument = Annotated[Path, typer.Argument(help="a checkpoint file or folder", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="machine-readable output")]
 Migrations = Annotated[list[Path] | None, typer.Option("--migrations", metavar="DIR", help="a folder of migrators")]
+Like = Annotated[
+    str | None, typer.Option("--like", metavar="FILE|module:callable", help="the model that the result must fit")
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,10 @@ class Finding:
         str | None,
         typer.Option("--scheduler", metavar="KIND", help="of what kind it is, where its record does not tell"),
     ] = None
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", metavar="N", help="how many an optimizer has made, where its record does not tell"),
+    ] = None
 
     def options(self) -> GatherOptions:
         """Give them as the Python face takes them."""
@@ -70,6 +78,7 @@ class Finding:
             parts=dict(pairs("--part", self.part)),
             sections=dict(pairs("--section", self.section)),  # read against the keys that are there
             scheduler=self.scheduler,
+            steps=self.steps,
         )
 
 
@@ -122,12 +131,17 @@ class Stepping:
     said: Annotated[
         list[str] | None, typer.Option("--from", metavar="NAME=VERSION", help="where the checkpoint stands")
     ] = None
+    numbers: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="a number that a step needs and the tensors do not carry"),
+    ] = None
     migrations: Migrations = None
 
     def options(self) -> dict[str, Any]:
         """Give them as fields of ``convert.Options``, with what the project of the working directory says."""
         own = project()
         return {
+            "numbers": {name: number(f"--set {name}", text) for name, text in pairs("--set", self.numbers)},
             "chains": {name: version or None for name, version in pairs("--chain", self.chain, optional=True)},
             "said": dict(pairs("--from", self.said)),
             "migrations": (*own.migrations, *map(str, self.migrations or ())),
@@ -141,6 +155,7 @@ class Converting:
 
     to: Annotated[str | None, typer.Option("--to", metavar="FORMAT", help="a format's or a family's name")] = None
     layout: Annotated[str | None, typer.Option("--layout", metavar="keep|standard")] = None
+    like: Like = None
     dtype: Annotated[
         str | None, typer.Option("--dtype", metavar="f32|f16|bf16|keep", help="cast floating tensors of the model")
     ] = None
@@ -167,6 +182,7 @@ class Converting:
             rename=tuple(pairs("--rename", choosing.rename)),
             only=tuple(choosing.only or ()),
             exclude=tuple(choosing.exclude or ()),
+            like=self.like,
             dtype=choice("--dtype", self.dtype, ("f32", "f16", "bf16", "keep")),
             ints=tuple(self.ints or ()),
             dry_run=dry_run,
@@ -190,6 +206,18 @@ def pairs(option: str, texts: list[str] | None, *, optional: bool = False) -> li
             raise UsageError(f"{option} {text}: expected NAME=VALUE")
         found.append((name, value))
     return found
+
+
+def number(option: str, text: str) -> int | float:
+    """Give the number that a text is, whole where it can be; UsageError for any other text, and for what is not finite."""
+    for kind in (int, float):
+        try:
+            found = kind(text)
+            if math.isfinite(found):
+                return found
+        except (ValueError, OverflowError):
+            continue
+    raise UsageError(f"{option}={text}: expected a number")
 
 
 def choice(option: str, text: str | None, choices: tuple[str, ...]) -> Any:

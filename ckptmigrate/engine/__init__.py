@@ -17,17 +17,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ckptmigrate.checkpoint import Slot
+from ckptmigrate.errors import UsageError
 from ckptmigrate.marks import at, has_fields, number, with_state
 from ckptmigrate.operations import Reason, bind
+from ckptmigrate.operations.ties import is_look
 
-from . import items, modules
-from .changes import change_of, changes_of, is_look, placed, without_collisions
+from . import accounts, items, modules
+from .changes import change_of, changes_of, placed, without_collisions
 from .following import follow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ckptmigrate.checkpoint import Checkpoint, How
+    from ckptmigrate.checkpoint import Checkpoint
     from ckptmigrate.format import Family
     from ckptmigrate.migrator import Migrator
     from ckptmigrate.operations import Group, Operation
@@ -52,17 +54,20 @@ def apply(
     given, problems = numbers(checkpoint, migrator, parameters or {})
     operations = []
     for operation in migrator.operations:
-        bound, unresolved = bind(operation, given)
         where = f"{migrator.name}: {operation.describe()}"
-        untold = [name for name in unresolved if name not in migrator.needs]  # of those it is said already
-        problems += [f"{where}: nothing says what {name!r} is; set it with --set {name}=VALUE" for name in untold]
-        if unresolved:
-            continue
-        turned = bound.inverse() if direction == "down" else bound
+        turned = operation.inverse() if direction == "down" else operation
         if isinstance(turned, Reason):
             problems.append(f"{where}: no way back: {turned.text}")
-        else:
-            operations.append(turned)
+            continue
+        try:
+            bound, unresolved = bind(turned, given)
+        except UsageError as error:
+            problems.append(f"{where}: {error.message}")
+            continue
+        untold = [name for name in unresolved if name not in migrator.needs]  # of those it is said already
+        problems += [f"{where}: nothing says what {name!r} is; set it with --set {name}=VALUE" for name in untold]
+        if not unresolved:
+            operations.append(bound)
     if direction == "down":
         operations.reverse()
     return problems + apply_operations(checkpoint, operations, family, origin=migrator.name, ties=ties)
@@ -110,8 +115,9 @@ def numbers(
 
 
 def _named(migrator: Migrator) -> set[str]:
-    """Give the names of numbers that the operations mention."""
-    return {name for operation in migrator.operations for name in bind(operation, {})[1]}
+    """Give the names of numbers that the operations mention, or what undoes them."""
+    ways = [way for operation in migrator.operations for way in (operation, operation.inverse())]
+    return {name for way in ways if not isinstance(way, Reason) for name in bind(way, {})[1]}
 
 
 def _on_model(
@@ -124,7 +130,9 @@ def _on_model(
     ties: Ties,
 ) -> None:
     before = checkpoint.model
-    changes = changes_of(operation, _proven(operation.match(before), operation, checkpoint, say), before, say)
+    groups = operation.match(before)
+    accounts.count(checkpoint, groups, lead)
+    changes = changes_of(operation, _proven(groups, operation, checkpoint, say), before, say)
     if not changes:
         return
     numbered = any(tensor.id is not None for tensor in before.values())
@@ -135,10 +143,10 @@ def _on_model(
         _check_ties(changes, before, checkpoint, say, ties)
     twins = {name: _twin(name, twin, operation, changes, say) for name, twin in checkpoint.twins.items()}
     _settle(checkpoint, operation, family, trail, changes, after, say, lead)
-    _note(checkpoint, "model", changes, lead)
+    accounts.section(checkpoint, "model", changes, lead)
     for name, (members, twin_changes) in twins.items():
         checkpoint.twins[name] = members
-        _note(checkpoint, f"twins/{name}", twin_changes, lead)
+        accounts.section(checkpoint, f"twins/{name}", twin_changes, lead)
 
 
 def _proven(groups: list[Group], operation: Operation, checkpoint: Checkpoint, say: Say) -> list[Group]:
@@ -226,8 +234,8 @@ def _check_ties(
             tied.setdefault(tensor.promise, []).append(name)
     outcome: dict[str, tuple[Promise, ...]] = {}
     for change in changes:
-        for i, name in enumerate(change.group.sources):
-            outcome[name] = tuple(target.promise for _, target in change.into(i))
+        for name, into in zip(change.group.sources, change.outcomes(), strict=True):
+            outcome[name] = tuple(dict.fromkeys(target.promise for _, target in into))  # a tie gives the same twice
     for promise, names in tied.items():
         staying = {name: outcome.get(name, (promise,)) for name in names if outcome.get(name, (promise,))}
         if len(set(staying.values())) < 2:
@@ -247,7 +255,7 @@ def _twin(
     own = []
     for change in changes:
         group = change.group
-        lacking = [source for source in group.sources if source not in twin]
+        lacking = dict.fromkeys(source for source in group.sources if source not in twin)
         if group.sources and len(lacking) == len(group.sources):
             continue
         if not group.sources and group.near is not None and group.near not in twin:
@@ -272,42 +280,18 @@ def _twin(
     return placed(twin, own), own
 
 
-def _note(checkpoint: Checkpoint, section: str, changes: Sequence[Change], lead: str) -> None:
-    """Account for every source and every target of one section."""
-    ledger = checkpoint.ledger
-    moves: dict[str, tuple[tuple[str, ...], How]] = {}
-    derived: list[str] = []
-    for change in changes:
-        group = change.group
-        for i, source in enumerate(group.sources):
-            item = f"{section}/{source}"
-            into = change.into(i)
-            if not into:
-                ledger.drop(item, group.reason or lead)
-                continue
-            targets = tuple(f"{section}/{name}" for name, _ in into)
-            same = all(target.promise == change.before[i].promise for _, target in into)
-            if targets != (item,):
-                moves[item] = (targets, "renamed" if same else "derived")
-            derived += [] if same else targets
-        if not group.sources:
-            for name in group.targets:
-                ledger.add(f"{section}/{name}", lead)
-    ledger.rename_all(moves)
-    for item in dict.fromkeys(derived):
-        ledger.derive(item, lead)
-
-
 def _on_slots(checkpoint: Checkpoint, operation: Operation, say: Say, lead: str) -> None:
     """Apply an operation to the slots of every parameter; a pattern must match in one of them at least."""
     unmatched: set[str] | None = None
     made: list[tuple[str, Sequence[Change]]] = []
+    every: list[Group] = []
     for index, optimizer in enumerate(checkpoint.optimizers):
         for position, param in enumerate(optimizer.params):
             if param.slots is None:
                 continue
             values = {name: slot.value for name, slot in param.slots.items()}
             groups = operation.match(values)
+            every += groups
             gaps = {p for g in groups if not (g.sources or g.targets) for p in g.missing}
             unmatched = gaps if unmatched is None else unmatched & gaps
             whom = f"optimizer {index}, {param.name or f'parameter {position}'}"
@@ -316,7 +300,8 @@ def _on_slots(checkpoint: Checkpoint, operation: Operation, say: Say, lead: str)
             if changes:
                 param.slots = {name: Slot(value) for name, value in placed(values, changes).items()}
                 made.append((f"optimizers/{index}/{position}/", changes))
-    _note_values(checkpoint, made, lead)
+    accounts.values(checkpoint, made, lead)
+    accounts.count(checkpoint, every, lead)
     if not operation.optional and (unmatched or unmatched is None):
         wanted = ", ".join(map(repr, sorted(unmatched or ()))) or "it"
         say(f"no slot matches {wanted}" if unmatched else "no optimizer has state that it could match")
@@ -338,47 +323,20 @@ def _on_items(
     tree = items.Items(checkpoint, whole=operation.on == "items")
     names = tree.names()
     groups = items.outermost(operation.match(names))
+    accounts.count(checkpoint, groups, lead)
     changes = changes_of(operation, groups, names, say)
     if not changes:
         return
     before = dict(checkpoint.model)
     tree.apply(changes, say)
-    _note_values(checkpoint, [("", changes)], lead)
+    accounts.values(checkpoint, [("", changes)], lead)
     after = checkpoint.model
     if list(before.items()) != list(after.items()):
         checkpoint.model = before
         crossed = items.crossings(changes, before, after)
         _settle(checkpoint, operation, family, trail, crossed, placed(before, crossed), say, lead)
         for name, twin in checkpoint.twins.items():
-            for change in crossed:
-                for source in set(change.group.sources) - set(after) & set(twin):
-                    del twin[source]
-                    checkpoint.ledger.drop(f"twins/{name}/{source}", change.group.reason or lead)
-
-
-def _note_values(checkpoint: Checkpoint, made: Sequence[tuple[str, Sequence[Change]]], lead: str) -> None:
-    """Account for changes of values and slots: per prefix of their items the changes below it."""
-    ledger = checkpoint.ledger
-    moves: dict[str, tuple[tuple[str, ...], How]] = {}
-    found = ledger.under_all({prefix + source for prefix, cs in made for c in cs for source in c.group.sources})
-    for prefix, change in ((prefix, change) for prefix, changes in made for change in changes):
-        group = change.group
-        for i, source in enumerate(group.sources):
-            into = change.into(i)
-            same = all(value == change.before[i] for _, value in into)
-            crosses = not prefix and any(_section(name) != _section(source) for name, _ in into)
-            how: How = "derived" if not same else "moved" if crosses else "renamed"
-            for item in found.get(prefix + source, ()):
-                tail = item.removeprefix(prefix + source)
-                if not into:
-                    ledger.drop(item, group.reason or lead)
-                else:
-                    moves[item] = (tuple(prefix + name + tail for name, _ in into), how)
-        if not group.sources:
-            for name in group.targets:
-                ledger.add(prefix + name, lead)
-    ledger.rename_all(moves)
-
-
-def _section(item: str) -> str:
-    return item.partition("/")[0]
+            own = [found for change in crossed if (found := items.crossed_with(change, twin)) is not None]
+            own = without_collisions(own, twin, functools.partial(_said, say, f"twin {name}"))
+            checkpoint.twins[name] = placed(twin, own)
+            accounts.section(checkpoint, f"twins/{name}", own, lead)

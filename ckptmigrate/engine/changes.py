@@ -9,14 +9,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ckptmigrate.errors import CkptError
-from ckptmigrate.tensor import Joined, View
-from ckptmigrate.tensor.rules import Array
+from ckptmigrate.tensor import Promise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from ckptmigrate.operations import Group, Operation
-    from ckptmigrate.tensor import Promise
 
     Say = Callable[[str], None]
 
@@ -30,10 +28,13 @@ class Change:
     after: tuple[Any, ...]
     origins: tuple[tuple[int, ...], ...]
 
-    def into(self, source: int) -> list[tuple[str, Any]]:
-        """Give the targets that are made of one source, with their names."""
-        named = zip(self.group.targets, self.after, self.origins, strict=True)
-        return [(name, target) for name, target, origin in named if source in origin]
+    def outcomes(self) -> list[list[tuple[str, Any]]]:
+        """Give for each source the targets that are made of it, with their names."""
+        found: list[list[tuple[str, Any]]] = [[] for _ in self.before]
+        for name, target, origin in zip(self.group.targets, self.after, self.origins, strict=True):
+            for source in origin:
+                found[source].append((name, target))
+        return found
 
     @property
     def moved(self) -> bool:
@@ -52,7 +53,7 @@ class Change:
 
     def among(self, names: Mapping[str, Any]) -> Change:
         """Give the same change for those of its sources that are among these names; see ``stays_without``."""
-        sources = [i for i, name in enumerate(self.group.sources) if name in names]
+        sources = {i: at for at, i in enumerate(i for i, name in enumerate(self.group.sources) if name in names)}
         targets = [j for j, (i,) in enumerate(self.origins) if i in sources]
         before = tuple(names[self.group.sources[i]] for i in sources)
         group = replace(
@@ -60,7 +61,7 @@ class Change:
             sources=tuple(self.group.sources[i] for i in sources),
             targets=tuple(self.group.targets[j] for j in targets),
         )
-        origins = tuple((sources.index(self.origins[j][0]),) for j in targets)
+        origins = tuple((sources[self.origins[j][0]],) for j in targets)
         return Change(group, before, tuple(before[i] for (i,) in origins), origins)
 
 
@@ -68,6 +69,8 @@ def changes_of(operation: Operation, groups: Sequence[Group], names: Mapping[str
     """Give the groups that can be applied; every one that cannot is a problem."""
     changes, taken = [], set[str]()
     for group in groups:
+        if not (group.sources or group.targets or group.missing):
+            continue  # names that are as they should be
         if group.missing and not (group.sources or group.targets):
             if not operation.optional:
                 say(f"nothing matches {', '.join(map(repr, group.missing))}")
@@ -93,8 +96,9 @@ def changes_of(operation: Operation, groups: Sequence[Group], names: Mapping[str
 def change_of(operation: Operation, group: Group, names: Mapping[str, Any], say: Say) -> Change | None:
     """Give the change that one group makes of these names, None and a problem where its shapes do not fit."""
     sources = tuple(names[name] for name in group.sources)
+    beside = () if sources or group.near is None else (names[group.near],)
     try:
-        targets = operation.tensors(sources)
+        targets = operation.tensors(sources or beside)
     except CkptError as error:
         say(f"{', '.join(group.sources) or ', '.join(group.targets)}: {error.message}")
         return None
@@ -103,20 +107,34 @@ def change_of(operation: Operation, group: Group, names: Mapping[str, Any], say:
             f"{', '.join(group.sources)}: gives {len(targets)} where {len(group.targets)} names stand: {', '.join(group.targets)}"
         )
         return None
-    return Change(
-        group,
-        sources,
-        targets,
-        tuple(_origin(group, sources, n, t) for n, t in zip(group.targets, targets, strict=True)),
-    )
+    return Change(group, sources, targets, _origins(group, sources, targets))
 
 
-def _origin(group: Group, sources: tuple[Any, ...], name: str, target: Any) -> tuple[int, ...]:
-    """Tell of which sources a target is made: of that whose promise it is, where it is one (first under its own name), else of all."""
-    promise = getattr(target, "promise", target)
-    same = [i for i, source in enumerate(sources) if getattr(source, "promise", source) == promise]
-    own = [i for i in same if group.sources[i] == name]
-    return (own[0],) if own else (same[0],) if same else tuple(range(len(sources)))
+def _origins(group: Group, sources: tuple[Any, ...], targets: tuple[Any, ...]) -> tuple[tuple[int, ...], ...]:
+    """Tell of which sources each target is made: of that whose promise it is, where it is one (first under its own name), else of all."""
+    given = [getattr(source, "promise", source) for source in sources]
+    places = {name: i for i, name in enumerate(group.sources)}
+    looks: dict[Any, int] = {}  # a group may hold a whole model, so that nobody looks for each target in all sources
+    others: list[int] = []  # values, which may have no hash
+    for i, promise in enumerate(given):
+        if isinstance(promise, Promise):
+            looks.setdefault(promise, i)
+        else:
+            others.append(i)
+    found: list[tuple[int, ...]] = []
+    for name, target in zip(group.targets, targets, strict=True):
+        promise = getattr(target, "promise", target)
+        own = places.get(name)
+        if own is not None and given[own] == promise:
+            found.append((own,))
+        else:
+            same = (
+                looks.get(promise)
+                if isinstance(promise, Promise)
+                else next((i for i in others if given[i] == promise), None)
+            )
+            found.append(tuple(range(len(sources))) if same is None else (same,))
+    return tuple(found)
 
 
 def without_collisions(changes: Sequence[Change], names: Mapping[str, Any], say: Say) -> list[Change]:
@@ -156,32 +174,22 @@ def _whom(change: Change) -> str:
 def placed(before: Mapping[str, Any], changes: Sequence[Change]) -> dict[str, Any]:
     """Give names in their order: targets at the place of their earliest source, added ones after their neighbour, else last."""
     place = {name: position for position, name in enumerate(before)}
-    at_place: dict[int, list[Change]] = {}
-    added: dict[int, list[Change]] = {}
+    at_place: dict[int, dict[str, Any]] = {}
+    added: dict[int, dict[str, Any]] = {}
     gone = set[str]()
     for change in changes:
-        gone.update(change.group.sources)
-        if change.group.sources:
-            at_place.setdefault(min(place[name] for name in change.group.sources), []).append(change)
-        else:
-            added.setdefault(place.get(change.group.near or "", len(place)), []).append(change)
+        group = change.group
+        gone.update(group.sources)
+        targets = dict(zip(group.targets, change.after, strict=True))
+        if not group.sources:
+            added.setdefault(place.get(group.near or "", len(place)), {}).update(targets)
+            continue
+        first = min(place[name] for name in group.sources)
+        for name, tensor in targets.items():
+            at_place.setdefault(place.get(name, first) if group.stays else first, {})[name] = tensor
     after: dict[str, Any] = {}
     for name, tensor in before.items():
         if name not in gone:
             after[name] = tensor
-        for change in (*at_place.get(place[name], ()), *added.get(place[name], ())):
-            after.update(zip(change.group.targets, change.after, strict=True))
-    for change in added.get(len(place), ()):
-        after.update(zip(change.group.targets, change.after, strict=True))
-    return after
-
-
-def is_look(promise: Promise) -> bool:
-    """Say whether a promise looks at bytes of a file or of memory, so that an equal one is tied; two fills are not."""
-    if not promise.numel:
-        return False
-    if isinstance(promise, View):
-        return True
-    if isinstance(promise, Joined):
-        return any(map(is_look, promise.parts))
-    return isinstance(promise.rule, Array) or any(map(is_look, promise.inputs))
+        after |= at_place.get(place[name], {}) | added.get(place[name], {})
+    return after | added.get(len(place), {})

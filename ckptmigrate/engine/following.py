@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 from ckptmigrate.checkpoint import Param
 from ckptmigrate.errors import CkptError
 from ckptmigrate.format import SHARED
+from ckptmigrate.operations.ties import is_look
 from ckptmigrate.tensor import Tensor
 
-from .changes import is_look
 from .slots import slots_of
 
 if TYPE_CHECKING:
@@ -173,7 +173,9 @@ class _Walk:
                 self._set(position, [])
                 self.lost[position] = change.group.reason or self.lead
             else:
-                self._set(position, [_Entry(self._renamed(position, source, heir), (position,))])
+                entry = _Entry(self._renamed(position, source, heir), (position,))
+                self._set(position, [])
+                self._stand(entry, position)
                 self.checkpoint.ledger.notes.append(
                     f"the optimizer state of {source} goes to {heir}, which is tied to it"
                 )
@@ -190,17 +192,16 @@ class _Walk:
             if self.family.is_buffer(name, target):
                 self._set(position, [])
                 self.lost[position] = f"{name} is a buffer"
-            elif position not in taken:
+            elif position not in taken or not is_look(target.promise):  # two that look at nothing are two
                 entries.append(_Entry(self._renamed(position, source, name), (position,)))
                 taken[position] = name
-        for source in change.group.sources:
-            position = self.position.get(source)
-            if position is not None and position not in taken:
-                self._set(position, [])
+        positions = sorted(self.position[source] for source in change.group.sources if source in self.position)
+        for position in positions:
+            if position not in taken:
                 self.lost.setdefault(position, self.lead)
         if len(entries) > 1:
             entries = self._in_order(entries)
-        self._place(sorted(taken), entries)
+        self._place(positions, entries)
 
     def _in_order(self, entries: list[_Entry]) -> list[_Entry]:
         """Keep a group's own order where it was not the model's before: the new order then says nothing about it."""
@@ -279,17 +280,51 @@ class _Walk:
             if self.family.is_buffer(name, tensor) or self._counted(name, tensor) or not self.optimizer.params:
                 continue
             beside = given if given is not None else self._neighbour(names, index[name])
-            if beside not in at:
+            owner = beside if beside in at or beside is None else self._owner(beside)
+            if owner not in at:
                 if beside is not None and len(self.checkpoint.optimizers) == 1:
                     self.checkpoint.ledger.notes.append(
                         f"{name} joins no optimizer: neither does its neighbour {beside}"
                     )
                 continue
-            position, other = at[beside]
+            position, other = at[owner]
             entry = _Entry(Param(name, other.by, tensor.id, other.group, None), ())
-            place = [e.param.name for e in self.out[position]].index(beside)
-            self._set(position, [*self.out[position][: place + 1], entry, *self.out[position][place + 1 :]])
+            if given is None and owner == beside:
+                position = self._behind(entry, position, str(owner))
+            else:  # its neighbour's entry stands where another name of the same bytes does
+                position = self._stand(entry, position, str(owner))
             at[name] = position, entry.param
+
+    def _owner(self, name: str) -> str | None:
+        """Give the name under which the bytes of this one have an entry."""
+        return next((n for n in self.sharing.get(self.after[name].promise, ()) if self.named[n]), None)
+
+    def _behind(self, entry: _Entry, position: int, name: str) -> int:
+        """Put an entry behind that of a name; give its position."""
+        place = [e.param.name for e in self.out[position]].index(name) + 1
+        self._set(position, [*self.out[position][:place], entry, *self.out[position][place:]])
+        return position
+
+    def _stand(self, entry: _Entry, position: int, name: str | None = None) -> int:
+        """Put an entry where the model has it among those of its group; at a position, or behind a name, where the group has its own order."""
+        rank = {n: i for i, n in enumerate(self.after)}
+        line = [
+            (rank[str(e.param.name)], p, str(e.param.name))
+            for p, entries in enumerate(self.out)
+            for e in entries
+            if e.param.group == entry.param.group and e.param.name in rank
+        ]
+        earlier = [each for each in line if each[0] < rank[str(entry.param.name)]]
+        if line == sorted(line) and earlier:
+            return self._behind(entry, *earlier[-1][1:])
+        if line == sorted(line) and line:
+            position = line[0][1]
+            self._set(position, [entry, *self.out[position]])
+        elif name is not None:
+            self._behind(entry, position, name)
+        else:
+            self._set(position, [*self.out[position], entry])
+        return position
 
     def _neighbour(self, names: Sequence[str], at: int) -> str | None:
         """Give the parameter that stands before a place in the model, else the one after it; buffers are not asked."""

@@ -1,23 +1,18 @@
-"""The items of a checkpoint as one tree of names, for operations on values and for those that cross sections.
-
-An item's name is its path, joined by ``/``: ``values/config/heads``, ``schedulers/0/last_epoch``, ``progress/epoch``,
-``optimizers/0/groups/1/lr``; with ``whole`` also ``model/fc.weight`` and ``twins/ema/fc.weight``. Inner nodes have names too, so
-a pattern can take a whole dictionary.
-"""
+"""What operations on values, and those that cross sections, do to the tree of a checkpoint's items."""
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from ckptmigrate.checkpoint import Progress
+from ckptmigrate.checkpoint import Progress, items_of, named
 from ckptmigrate.operations import Group
 from ckptmigrate.tensor import Tensor
 
 from .changes import Change
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Mapping, Sequence
 
     from ckptmigrate.checkpoint import Checkpoint
     from ckptmigrate.values import Tree
@@ -32,32 +27,25 @@ class Items:
 
     def __init__(self, checkpoint: Checkpoint, *, whole: bool) -> None:
         self.checkpoint = checkpoint
-        self.progress = {
-            field.name: value
-            for field in fields(Progress)
-            if (value := getattr(checkpoint.progress, field.name)) is not None
-        }
-        self.root: dict[str, Any] = {
-            "values": checkpoint.values,
-            "schedulers": checkpoint.schedulers,
-            "progress": self.progress,
-            "optimizers": [{"groups": each.groups, "shared": each.shared} for each in checkpoint.optimizers],
-        }
-        if whole:
-            self.root = {"model": checkpoint.model, "twins": checkpoint.twins, **self.root}
+        self.root = items_of(checkpoint, whole=whole)
+        self.progress = self.root["progress"]
         self.paths: dict[str, tuple[Any, ...]] = {}
 
     def names(self) -> dict[str, Tree]:
         """Give every node below a section's root by its name. Two nodes that are spelled alike: the first has the name."""
         found: dict[str, Tree] = {}
-        for path, value in _walk((), self.root):
-            name = "/".join(map(str, path))
-            if len(path) > 1 and name not in found:
+        for path, name, value in named(self.root):
+            if name not in found:
                 found[name], self.paths[name] = value, path
         return found
 
     def apply(self, changes: Sequence[Change], say: Say) -> None:
-        """Take all sources out, then put all targets in."""
+        """Take all sources out, then put all targets in; what keeps its name keeps its place."""
+        staying = [change for change in changes if change.group.sources == change.group.targets]
+        changes = [change for change in changes if change.group.sources != change.group.targets]
+        for change in staying:
+            for name, value in zip(change.group.targets, change.after, strict=True):
+                self._replace(self.paths[name], value, say)
         taken = [self.paths[source] for change in changes for source in change.group.sources]
         for path in sorted(taken, key=_backwards, reverse=True):  # the later ones of a list first: indices shift
             self._take(path, say)
@@ -72,6 +60,13 @@ class Items:
         for key in path:
             node = node[key]
         return node
+
+    def _replace(self, path: tuple[Any, ...], value: Tree, say: Say) -> None:
+        parent = self._node(path[:-1])
+        if isinstance(parent, dict | list):
+            parent[path[-1]] = value
+        else:
+            say(f"{'/'.join(map(str, path))}: lies in a tuple, in which nothing can be replaced")
 
     def _take(self, path: tuple[Any, ...], say: Say) -> None:
         parent = self._node(path[:-1])
@@ -146,15 +141,20 @@ def crossings(changes: Sequence[Change], before: dict[str, Tensor], after: dict[
     return found
 
 
-def _walk(path: tuple[Any, ...], tree: Tree) -> Iterator[tuple[tuple[Any, ...], Tree]]:
-    if path:
-        yield path, tree
-    if isinstance(tree, dict):
-        for key, value in tree.items():
-            yield from _walk((*path, key), value)
-    elif isinstance(tree, list | tuple):
-        for index, value in enumerate(tree):
-            yield from _walk((*path, index), value)
+def crossed_with(change: Change, twin: Mapping[str, Tensor]) -> Change | None:
+    """Give what a crossing is to a twin: its names move where the model's do, and leave it where they leave the model."""
+    group = change.group
+    kept = [i for i, name in enumerate(group.sources) if name in twin]
+    if not kept:
+        return None
+    targets = [(j, origin[0]) for j, origin in enumerate(change.origins) if len(origin) == 1 and origin[0] in kept]
+    names = tuple(group.sources[i] for i in kept)
+    return Change(
+        replace(group, sources=names, targets=tuple(group.targets[j] for j, _ in targets)),
+        tuple(twin[name] for name in names),
+        tuple(twin[group.sources[i]] for _, i in targets),
+        tuple((kept.index(i),) for _, i in targets),
+    )
 
 
 def _backwards(path: tuple[Any, ...]) -> tuple[tuple[bool, Any], ...]:

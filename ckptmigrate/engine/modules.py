@@ -36,8 +36,8 @@ class Trail:
         """Note what the changes of one operation did; names that were added have no trail."""
         into: dict[str, tuple[str, ...]] = {}
         for change in changes:
-            for i, source in enumerate(change.group.sources):
-                into[source] = tuple(name for name, _ in change.into(i))
+            for source, outcome in zip(change.group.sources, change.outcomes(), strict=True):
+                into[source] = tuple(name for name, _ in outcome)
         self.now = {
             name: tuple(dict.fromkeys(t for n in now for t in into.get(n, (n,)))) for name, now in self.now.items()
         }

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Literal
 
 from ckptmigrate.checkpoint import Slot
 from ckptmigrate.errors import OptimizerError
-from ckptmigrate.format import FOLLOWS, SCALAR
+from ckptmigrate.format import FACTORED, FLAT, FOLLOWS, SCALAR
 from ckptmigrate.marks import number
-from ckptmigrate.tensor import Tensor
+from ckptmigrate.operations.ties import Copied
+from ckptmigrate.tensor import Made, Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,15 +67,24 @@ class _Slots:
         count = len(self.change.after)
         if all(value is None for value in values):
             return [None] * count
-        if self._kind(name, values) == "scalar":
+        kind = self._kind(name, values)
+        if kind == "scalar":
             if any(not _equal(values[0], value) for value in values[1:]):
                 raise OptimizerError(f"{name} is not the same in all: {', '.join(map(_shown, values))}")
-            return [values[0]] * count
+            return [values[0], *(_own(values[0]) for _ in range(count - 1))]
         policy = self.operation.traits.slots
         if policy == "drop":
             return None
         if policy == "refuse":
             raise OptimizerError(f"{name} has the parameter's axes, and the operation does not say what becomes of it")
+        if kind in {"factored", "unknown"}:
+            if policy == "keep" and len(values) == count and self._stays_in_shape():
+                return values
+            raise OptimizerError(
+                f"{name}, {_shown(values[0])}, sums over an axis of its parameter, {_shown(self.change.before[0])}, and cannot follow"
+                if kind == "factored"
+                else f"nothing tells whether {name}, {_shown(values[0])}, has the axes of its parameter"
+            )
         for value, tensor in zip(values, self.change.before, strict=True):
             if not isinstance(value, Tensor) or value.promise.shape != tensor.promise.shape:
                 raise OptimizerError(
@@ -86,15 +96,30 @@ class _Slots:
                 raise OptimizerError(
                     f"{name} becomes {list(value.promise.shape)}, and its parameter {list(tensor.promise.shape)}"
                 )
+            if kind == "flat" and len(tensor.promise.shape) > 1:
+                raise OptimizerError(
+                    f"{name} stands only where a parameter has one axis or none, and it becomes {list(tensor.promise.shape)}"
+                )
         return [replace(value, id=None) if value.id is not None else value for value in targets]
 
-    def _kind(self, name: str, values: list[Tree]) -> Literal["follows", "scalar"]:
+    def _stays_in_shape(self) -> bool:
+        pairs = zip(self.change.before, self.change.after, strict=True)
+        return all(before.promise.shape == after.promise.shape for before, after in pairs)
+
+    def _kind(self, name: str, values: list[Tree]) -> Literal["follows", "flat", "factored", "scalar", "unknown"]:
         """Tell whether a slot follows: by the family's table, by shape where it does not know the name and the shape tells."""
         listed = self.family.slots.get(name)
-        if listed == FOLLOWS:
-            return "follows"
-        if listed == SCALAR or not any(isinstance(value, Tensor) for value in values):
+        if listed == SCALAR or (
+            listed not in {FOLLOWS, FLAT, FACTORED} and not any(isinstance(v, Tensor) for v in values)
+        ):
             return "scalar"
+        told: dict[str | None, Literal["follows", "flat", "factored"]] = {
+            FOLLOWS: "follows",
+            FLAT: "flat",
+            FACTORED: "factored",
+        }
+        if listed in told:
+            return told[listed]
         if listed is None:
             pairs = list(zip(values, self.change.before, strict=True))
             if all(isinstance(v, Tensor) and v.promise.numel == 1 and t.promise.numel > 1 for v, t in pairs):
@@ -103,7 +128,14 @@ class _Slots:
                 isinstance(v, Tensor) and v.promise.numel > 1 and v.promise.shape == t.promise.shape for v, t in pairs
             ):
                 return "follows"
-        raise OptimizerError(f"nothing tells whether {name}, {_shown(values[0])}, has the axes of its parameter")
+        return "unknown"
+
+
+def _own(value: Tree) -> Tree:
+    """Give a number's bytes again, at a place of their own: a framework counts in the tensor that it is given, once for each that shares it."""
+    if not isinstance(value, Tensor):
+        return value
+    return value.with_promise(Made((value.promise,), Copied(value.dtype)))
 
 
 def _equal(a: Tree, b: Tree) -> bool:

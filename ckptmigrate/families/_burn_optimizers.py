@@ -17,7 +17,8 @@ adafactor  second_moment, column_second_moment (rank 2 and more)                
 lbfgs      history_s.N, history_y.N, d, prev_flat_grad: of no parameter, without ids    *.len, g_iter UInt; t, prev_loss Float
 =========  ===========================================================================  ==========================
 
-Burn drops the state of a parameter of which a leaf is missing without a word, so a record of that kind is refused here.
+Burn drops the state of a parameter of which a leaf is missing without a word, so a record of that kind is refused here; but a count
+that is missing, as 0.4 and 0.5 wrote none for parameters of rank 2 and more, is taken from a caller.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ckptmigrate.checkpoint import Optimizer, Param, Slot
-from ckptmigrate.errors import OptimizerError
+from ckptmigrate.errors import OptimizerError, UsageError
 from ckptmigrate.format import FOLLOWS, SCALAR, SHARED
 from ckptmigrate.tensor import Tensor
 from ckptmigrate.values import Scalar
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 RANK = "__rank"
 HIGHEST_RANK = 8  # today's reader panics above
 DEEPEST = 4  # names in a leaf; those of Burn have up to two
+STEPS = "steps"  # the fact of parts whose counts a caller told
 
 SLOTS = {
     "momentum.velocity": FOLLOWS,  # sgd, muon
@@ -105,8 +107,18 @@ def is_lbfgs(names: Mapping[str, Any]) -> bool:
     return "g_iter" in names and all(_LBFGS.fullmatch(name) for name in names)
 
 
-def unpack(names: Mapping[str, Tensor | Scalar], parts: Parts) -> Optimizer:
-    """Give an optimizer's entries in the order of the record; OptimizerError names an entry that Burn would drop in silence."""
+def checked(steps: int | None) -> int | None:
+    """Give the steps that a caller says; UsageError where no optimizer with state can have made so many."""
+    if steps is not None and not 1 <= steps < 1 << 63:
+        raise UsageError(f"--steps {steps}: expected a count from 1")
+    return steps
+
+
+def unpack(names: Mapping[str, Tensor | Scalar], parts: Parts, steps: int | None = None) -> Optimizer:
+    """Give an optimizer's entries in the order of the record; OptimizerError names an entry that Burn would drop in silence.
+
+    ``steps``: of the entries that have state and no count.
+    """
     if is_lbfgs(names):
         return Optimizer("lbfgs", groups=[{}], shared=_histories(names))
     ours = "burn" not in parts.facts.get("versions", {})
@@ -114,8 +126,12 @@ def unpack(names: Mapping[str, Tensor | Scalar], parts: Parts) -> Optimizer:
     optimizer = Optimizer(groups=[{}])
     kinds: set[str] = set()
     ranks: set[int] = set()
+    uncounted = 0
     for text, leaves in _entries(names).items():
         rank = _told_rank(leaves.pop(RANK, None), text)
+        count = _missing_count(leaves)
+        if count is not None and steps is not None:
+            leaves[count], uncounted = Scalar("uint", steps), uncounted + 1
         slots = {leaf: Slot(_number(leaf, value, text)) for leaf, value in leaves.items()}
         kinds.add(_kind(leaves, text))
         shape = next(
@@ -128,6 +144,12 @@ def unpack(names: Mapping[str, Tensor | Scalar], parts: Parts) -> Optimizer:
         key: int | str = int(text) if ours and _DECIMAL.fullmatch(text) and int(text) < 1 << 64 else text
         path = paths.get(text)
         optimizer.params.append(Param(path, None if path is None else "file", key, 0, slots))
+    if uncounted:
+        parts.facts[STEPS] = steps
+        some = f"{uncounted} of {len(optimizer.params)} parameters"
+        parts.warnings.append(
+            f"assumes that the optimizer made {steps} steps, as --steps says: of {some} nothing in the record tells it"
+        )
     if len(kinds) == 1 and not (kinds == {"sgd"} and ranks == {2} and _moves(optimizer)):
         optimizer.kind = next(iter(kinds))  # muon's record is sgd's with momentum, and of matrices only
     return optimizer
@@ -188,23 +210,39 @@ def _key_by_leaf(name: str, value: Tensor | Scalar) -> str | None:
     return next((name[:at] for at in _dots(name) if name[at + 1 :] in _ORDER), None)
 
 
+def _told(leaves: Mapping[str, Any]) -> tuple[str, frozenset[str]] | None:
+    """Give the kind that an entry's leaves are of, and what one of that kind must have; None where they are of none."""
+    for kind, needed in _KINDS:
+        if leaves.keys() & (needed - _COUNTS) or (kind == "adafactor" and leaves.keys() & set(_ADAFACTOR)):
+            return kind, needed
+    return None
+
+
+def _missing_count(leaves: Mapping[str, Any]) -> str | None:
+    """Give the one leaf that an entry lacks, if that is its count."""
+    told = _told(leaves)
+    missing = told[1] - leaves.keys() if told is not None else frozenset()
+    return next(iter(missing)) if len(missing) == 1 and missing <= _COUNTS else None
+
+
 def _kind(leaves: Mapping[str, Any], text: str) -> str:
     present = leaves.keys() - {"weight_decay.grad_last_step"}
     if not present:
         return "sgd"  # without momentum: nothing else has nothing
-    for kind, needed in _KINDS:
-        tensors = needed - _COUNTS
-        if present & tensors or (kind == "adafactor" and present & set(_ADAFACTOR)):
-            missing = sorted(needed - present)
-            if missing:
-                raise OptimizerError(
-                    f"the state of parameter {text} has {', '.join(sorted(present))} and no {', '.join(missing)}:"
-                    " Burn would start it anew without a word",
-                    hint="--drop optimizers goes on without the state",
-                    parameter=text,
-                    field=missing[0],
-                )
-            return kind
+    told = _told(leaves)
+    if told is not None:
+        kind, needed = told
+        missing = sorted(needed - present)
+        if missing:
+            remedy = "--steps N says how many steps the optimizer had made; " if _missing_count(leaves) else ""
+            raise OptimizerError(
+                f"the state of parameter {text} has {', '.join(sorted(present))} and no {', '.join(missing)}:"
+                " Burn would start it anew without a word",
+                hint=f"{remedy}--drop optimizers goes on without the state",
+                parameter=text,
+                field=missing[0],
+            )
+        return kind
     raise OptimizerError(
         f"the state of parameter {text} has {', '.join(sorted(present))}, which no optimizer of this family has",
         hint="--drop optimizers goes on without the state",

@@ -9,6 +9,8 @@ Sources: formats/burn.md 5.3, 6.2, 8.2 and 8.3, and runs of 0.22.1 (fixtures/bur
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from ckptmigrate.errors import OptimizerError
@@ -21,7 +23,7 @@ from ._burn_ids import identify
 from ._burn_optimizers import HIGHEST_RANK, RANK, SLOTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from ckptmigrate.format import Parts
 
@@ -34,6 +36,7 @@ RESTARTS = "loads without a word, and the optimizer starts anew"
 SOME_RESTART = "loads without a word, and the state of some parameters starts anew"
 RATE_RESTARTS = "loads without a word, and the scheduler starts anew at its initial rate"
 SHOWN = 5
+_GATE = re.compile(r"((?:.*\.)?)forget_gate\.((?:input|hidden)_transform\.(?:weight|bias))")
 _COUNTS = {leaf for leaf, how in SLOTS.items() if how == SCALAR}
 
 
@@ -60,17 +63,85 @@ def _model(names: Names, section: str | None, parts: Parts) -> Iterator[Symptom]
         )
         return
     if "current" not in parts.facts:
+        yield from _coupled(names, parts)
         return
-    paths = _optimizer_paths(parts.facts.get("beside", {}).get("optimizers"))
+    beside = parts.facts.get("beside", {}).get("optimizers")
+    paths = _optimizer_paths(beside)
     have = {name: list(t.shape) for name, t in names.items() if isinstance(t, Tensor)}
     missing = sorted(path for path in paths if path.replace("r#", "") not in {name.replace("r#", "") for name in have})
     if missing:
-        yield Symptom(
-            _validation("Missing tensors", missing), "the optimizer of this epoch has state for them", False, ""
-        )
+        cause = "the optimizer of this epoch has state for them"
+        yield Symptom(_validation("Missing tensors", missing), cause, False, _renaming(missing, have.keys() - paths))
     else:
+        yield from _coupled(names, parts)
         yield from _unlike(have, parts.facts.get("others", {}))
+    yield from _integers(names, parts)
     yield from _dtypes(names)
+
+
+def _trained(parts: Parts) -> set[int]:
+    """Give the ids of which the optimizer of the same epoch has state."""
+    beside = parts.facts.get("beside", {}).get("optimizers")
+    if beside is None or not _burn_optimizers.are_names(beside.tensors or {}):
+        return set()
+    return {_ident(text, today="current" in beside.facts) for text in _entries(beside.tensors or {})}
+
+
+def _integers(names: Names, parts: Parts) -> Iterator[Symptom]:
+    """Give integers where the optimizer has state, which it has of floats alone."""
+    trained = _trained(parts)
+    for name, tensor in names.items():
+        if isinstance(tensor, Tensor) and tensor.id is not None and tensor.promise.dtype.kind in {"int", "uint"}:
+            if identify(tensor.id) not in trained:
+                continue
+            cause = f"{name} holds integers, and the optimizer of this epoch has state of it: it was trained, as floats"
+            dtype = tensor.promise.dtype.name
+            yield Symptom(f"Expected float dtype, got {dtype}", cause, False, "ckptmigrate epochs {folder}")
+            return
+
+
+def _renaming(missing: list[str], strange: Collection[str]) -> str:
+    """Give the command that puts back the indices that names of tuples' elements have lost; "" where that is not all."""
+    renames: dict[str, str] = {}
+    for path in missing:
+        steps = path.split(".")
+        without = {
+            ".".join(steps[:at] + steps[at + 1 :]) for at, step in enumerate(steps) if step.isdecimal()
+        }.intersection(strange)
+        if len(without) != 1 or (name := without.pop()) in renames:  # two elements under one name: one of them is lost
+            return ""
+        renames[name] = path
+    words = [f"--rename {shlex.quote(f'{re.escape(name)}={path}')}" for name, path in renames.items()]
+    return " ".join(["ckptmigrate migrate {folder} {folder}.new --epoch {epoch}", *words])
+
+
+def _coupled(names: Names, parts: Parts) -> Iterator[Symptom]:
+    """Give the forget gates of LSTMs that have none any more: the optimizer has state of the input gate, and none of theirs."""
+    trained = _trained(parts)
+    gates: list[str] = []
+    for name, tensor in names.items():
+        found = _GATE.fullmatch(name)
+        neighbour = None if found is None else names.get(f"{found[1]}input_gate.{found[2]}")
+        if (
+            isinstance(tensor, Tensor)
+            and isinstance(neighbour, Tensor)
+            and {tensor.id, neighbour.id}.isdisjoint({None})
+        ):
+            ids = [identify(one.id) for one in (tensor, neighbour) if one.id is not None]
+            gates += [name] if [ident in trained for ident in ids] == [False, True] else []
+    if gates:
+        late = "" if "current" in parts.facts else ", once it is converted"
+        cause = (
+            f"the optimizer beside it has state of the input gates and none of these: an LSTM with input_forget, whose forget gate 0.20"
+            f" and 0.21 saved and never used, and 0.22 refuses{late}"
+        )
+        remedy = "ckptmigrate migrate {folder} {folder}.new --chain burn.coupled_lstm"
+        yield Symptom(_validation("Unused tensors", sorted(gates)), cause, False, remedy)
+
+
+def _ident(text: str, *, today: bool) -> int:
+    """Give the id that an optimizer's entry stands under: today's are numbers, older ones text that a release spelled."""
+    return int(text) if today and text.isdecimal() else identify(text)
 
 
 def _optimizer_paths(beside: Parts | None) -> set[str]:
@@ -158,7 +229,7 @@ def _strangers(entries: Mapping[str, Any], parts: Parts, *, today: bool) -> Iter
     if not tensors:
         return
     ids = {identify(tensor.id) for tensor in tensors if tensor.id is not None}
-    mine = {int(text) if today and text.isdecimal() else identify(text): text for text in entries}
+    mine = {_ident(text, today=today): text for text in entries}
     strange = [text for ident, text in mine.items() if ident not in ids]
     if not ids:
         cause = "the model's tensors have no param_id: Burn gives them new ones at each load, and no state finds its parameter"
@@ -256,7 +327,7 @@ def _scheduler(names: Names, kind: str | None) -> Iterator[Symptom]:
     wanted = set() if kind is None else {f"0.{name}" for name in _wanted(kind)}
     if wanted - names.keys():
         cause = f"the configuration beside it is of {kind}, which looks for {_some(sorted(wanted))}; here is {_some(list(names)) or 'nothing'}"
-        yield Symptom(RATE_RESTARTS, cause, True, f"{remedy} --scheduler {kind}")
+        yield Symptom(RATE_RESTARTS, cause, True, remedy if names else "")
     for name, value in names.items():
         yield from _misread(name, value, remedy)
 

@@ -13,6 +13,7 @@ one. Hyperparameters are in no record; Burn takes them from the program. Source:
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from ckptmigrate.checkpoint import Optimizer
@@ -25,23 +26,30 @@ from . import _burn_caveats, _burn_optimizers, _burn_schedulers, _burn_symptoms
 from ._burn_ids import identify
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from ckptmigrate.checkpoint import Checkpoint
     from ckptmigrate.format import Symptom
     from ckptmigrate.values import Tree
 
 _STATISTICS = {"running_mean", "running_var"}
+_FORGET_GATE = re.compile(r"((?:.*\.)?)forget_gate\.((?:input|hidden)_transform\.(?:weight|bias))")
+_UNCOUPLED = tuple(f"0.{minor}." for minor in range(20))
 
 
 def unpack(section: str, parts: Parts, options: Any) -> Optimizer | Tree | None:
     """Give an Optimizer or a scheduler's tree; None for what is neither.
 
     ``options.scheduler``, where there is one, is the kind that a caller says; CheckpointError where the record contradicts it.
+    ``options.steps`` is how many steps an optimizer has made; where an entry has state and no count it is taken, and "steps" becomes a
+    fact of the parts.
     """
     names = _names(parts)
     if names is None:
         return None
     if section == "optimizers":
-        return _burn_optimizers.unpack(names, parts) if _is_optimizer(names) else None
+        steps = _burn_optimizers.checked(getattr(options, "steps", None))
+        return _burn_optimizers.unpack(names, parts, steps) if _is_optimizer(names) else None
     if section == "schedulers" and _burn_schedulers.are_names(names):
         said = _burn_schedulers.checked(getattr(options, "scheduler", None))
         numbers = {name: value for name, value in names.items() if isinstance(value, Scalar)}
@@ -90,6 +98,22 @@ def is_buffer(name: str, tensor: Tensor) -> bool:
     return name.rpartition(".")[2] in _STATISTICS or tensor.dtype.kind not in {"float", "complex"}
 
 
+def spares(name: str, wanted: Collection[str], checkpoint: Checkpoint) -> str | None:
+    """Tell why a name may go that the wanted model lacks: the forget gate of an LSTM that has the gates beside it and none of that.
+
+    0.20 was the first release that could couple the two gates, so an older record's forget gate was used.
+    """
+    found = _FORGET_GATE.fullmatch(name)
+    if found is None or f"{found[1]}input_gate.{found[2]}" not in wanted:
+        return None
+    if any(each.startswith(f"{found[1]}forget_gate.") for each in wanted):
+        return None
+    versions = checkpoint.origin.facts.get("versions", {})
+    if str(versions.get("burn", "")).startswith(_UNCOUPLED):
+        return None
+    return "a coupled LSTM has no forget gate: it was never used and never trained"
+
+
 def _is_optimizer(names: dict[str, Tensor | Scalar]) -> bool:
     return not names or _burn_optimizers.are_names(names)
 
@@ -131,6 +155,7 @@ FAMILY = Family(
     section=section,
     slots=_burn_optimizers.SLOTS,
     is_buffer=is_buffer,
+    spares=spares,
     identify=identify,
     target="burnpack",
     diagnose=diagnose,

@@ -24,11 +24,13 @@ from typing import TYPE_CHECKING, Any
 
 from ckptmigrate.checkpoint import Optimizer, Param, Slot
 from ckptmigrate.errors import OptimizerError
-from ckptmigrate.format import FOLLOWS, SCALAR, SHARED, Family, Parts
+from ckptmigrate.format import FACTORED, FLAT, FOLLOWS, SCALAR, SHARED, Family, Parts
 from ckptmigrate.tensor import Tensor
 from ckptmigrate.values import Known
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from ckptmigrate.checkpoint import Checkpoint
     from ckptmigrate.values import Tree
 
@@ -51,7 +53,9 @@ SLOTS = {
     "acc_delta": FOLLOWS,
     "prev": FOLLOWS,  # Rprop
     "step_size": FOLLOWS,
-    "variance": FOLLOWS,  # Adafactor of a vector; row_var and col_var have shapes of their own, so they stand in no table
+    "variance": FLAT,  # Adafactor, of a vector; of everything else it has the next two
+    "row_var": FACTORED,
+    "col_var": FACTORED,
     **dict.fromkeys(_LBFGS, SHARED),
 }
 
@@ -103,6 +107,13 @@ def is_buffer(name: str, tensor: Tensor) -> bool:
     if tensor.role is not None:
         return tensor.role == "buffer"
     return name.rpartition(".")[2] in _STATISTICS or tensor.promise.dtype.kind not in {"float", "complex"}
+
+
+def supplies(name: str, present: Collection[str]) -> tuple[int, str] | None:
+    """Give what a name starts as that older releases did not have: the counter that BatchNorm has since 0.4.1, beside its statistics."""
+    module, dot, leaf = name.rpartition(".")
+    beside = f"{module}{dot}running_var"
+    return (0, beside) if leaf == "num_batches_tracked" and beside in present else None
 
 
 def _mapping(tree: Tree) -> dict[Any, Any] | None:
@@ -206,6 +217,7 @@ FAMILY = Family(
     section=section,
     slots=SLOTS,
     is_buffer=is_buffer,
+    supplies=supplies,
     target="safetensors",
     neutral=True,
     about="optimizer and scheduler state of PyTorch 1.0 and later",

@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 from dataclasses import replace
+from errno import ENAMETOOLONG, ENOENT
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from typing import Self
 
 LEFTOVER = ".ckptmigrate-"  # within the names of scratch and backups; a listing never shows them
+SIDECAR = (
+    ".ckptmigrate.json"  # ends the name of the file that stamps another from beside it; no listing shows it either
+)
 
 
 class Disk:
@@ -51,6 +55,16 @@ class Disk:
         if name not in self._sources:
             self._sources[name] = self._open(name)
         return self._sources[name]
+
+    def open_if_there(self, name: str) -> Source | None:
+        """Open a file or folder; None where there is none of that name."""
+        try:
+            return self.open(name)
+        except CkptError as error:
+            cause = error.__cause__
+            if isinstance(cause, OSError) and cause.errno in {ENOENT, ENAMETOOLONG}:
+                return None
+            raise
 
     def _open(self, name: str) -> Source:
         try:
@@ -217,6 +231,10 @@ class _Window(Source):
         stream = Stream(encoded, self._disk.scratch, keep=self._disk.keep)
         return _Window(self._disk, _Scratched(self._disk, stream.region, stream), 0, size, name=self.name)
 
+    def beside(self, suffix: str) -> Source | None:
+        whole = isinstance(self._file, _Local) and self.name == self._file.name
+        return self._disk.open_if_there(f"{self.name}{suffix}") if whole else None
+
     def _placed(self, member: Member | None) -> Member | None:
         """Count the member's offset from the start of the file."""
         if member is None:
@@ -262,7 +280,10 @@ class _Folder(Source):
                         raise LimitError(message, path=self.name, limit=LIMITS.files, claimed=len(names))
         except OSError as error:
             raise CkptError(f"cannot be listed: {_reason(error)}", path=self.name) from error
-        return sorted(name for name in names if LEFTOVER not in name)
+        return sorted(name for name in names if LEFTOVER not in name and not name.endswith(SIDECAR))
+
+    def beside(self, suffix: str) -> Source | None:
+        return self._disk.open_if_there(f"{self.name.rstrip('/')}{suffix}")
 
     def child(self, name: str) -> Source:
         if name in {"", ".", ".."} or any(mark in name for mark in "/\\\0"):

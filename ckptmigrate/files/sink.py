@@ -12,13 +12,13 @@ import secrets
 import shutil
 import stat
 from contextlib import suppress
-from errno import EMLINK, ENOSYS, ENOTSUP, EOPNOTSUPP, EPERM
+from errno import EMLINK, ENAMETOOLONG, ENOENT, ENOSYS, ENOTSUP, EOPNOTSUPP, EPERM
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from ckptmigrate.errors import ExistsError, OutputError
-from ckptmigrate.files import LEFTOVER
+from ckptmigrate.files import LEFTOVER, SIDECAR
 
 from .background import Background
 from .out import Out, writing
@@ -120,6 +120,8 @@ class Sink:
                 self._merge(last, backup=backup)
             else:
                 self.path.rename(self.target)
+            for place in [self.target / name for name in self.outs] if self.folder else [self.target]:
+                _move_stamp(place, self.backups)
             _sync(self.target.parent)
         self._published = True
         return self.backups[0] if self.backups else None
@@ -202,6 +204,25 @@ class Sink:
             shutil.rmtree(self.path, ignore_errors=True)
         else:
             self.path.unlink(missing_ok=True)
+
+
+def _move_stamp(place: Path, backups: Iterable[Path]) -> None:
+    """Take away what stamped the file that stood there: it goes with that file's backup, and would be of no other bytes."""
+    beside = place.with_name(f"{place.name}{SIDECAR}")
+    kept = next((backup for backup in backups if backup.parent == place.parent and _is_backup_of(backup, place)), None)
+    try:
+        if kept is None:
+            beside.unlink()
+        else:
+            beside.replace(kept.with_name(f"{kept.name}{SIDECAR}"))
+    except OSError as error:
+        if error.errno not in {ENOENT, ENAMETOOLONG}:  # there is none, and a name as long as names may be can have none
+            raise
+
+
+def _is_backup_of(backup: Path, place: Path) -> bool:
+    number = backup.name.removeprefix(f"{place.name}").removesuffix(BACKUP)
+    return backup.name.startswith(place.name) and (number == "" or number[1:].isdecimal())
 
 
 def free_space(path: Path | str) -> int:

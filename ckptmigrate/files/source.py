@@ -147,6 +147,10 @@ class Source(ABC):
         """Open what a folder holds under ``name``, one path component; a file has none."""
         raise CkptError(f"a file, which holds nothing named {name!r}", path=self.name)
 
+    def beside(self, suffix: str) -> Source | None:  # noqa: ARG002 - a part of a file, or one in memory, has no neighbour
+        """Open the file whose name is this one's with a suffix; None where there is none."""
+        return None
+
     def is_folder(self) -> bool:
         """Tell whether this is a folder."""
         return False

@@ -12,7 +12,8 @@
     PAYLOAD                    see _burn_payloads
 
 What a payload is stands in it, never in the version. The first kind has no dtype: floats are ``metadata.float``, where that is f16
-integers are bit patterns (a negative one proves an i16 parameter), other integers are ``metadata.int``; truth values are BOOL.
+integers are bit patterns (a negative one proves an i16 parameter; of the others only a caller knows, so "patterns" is a fact of such
+a record, and "doubts" tells which look like it), other integers are ``metadata.int``; truth values are BOOL.
 A module may have fields called `id`, `param`, `value` or `shape`: only an id that is text and a value that is numbers tell.
 Field names that are words of Rust lost their `r#` here, and today's files have it: it is put back.
 """
@@ -47,8 +48,11 @@ _RANK = re.compile(r"Rank([0-8])")
 _LBFGS = {"history_s", "history_y", "g_iter"}
 
 
-def record(tree: Any, options: ReadOptions) -> Parts:
-    """Give the parts of an envelope that was walked. CorruptError where it is none."""
+def record(tree: Any, options: ReadOptions, *, typed: bool = False) -> Parts:
+    """Give the parts of an envelope that was walked. CorruptError where it is none.
+
+    ``typed``: a schema has said which numbers are integers, so that halves are never in doubt.
+    """
     if not isinstance(tree, dict) or not isinstance(tree.get("metadata"), dict) or "item" not in tree:
         raise CorruptError(f"expected an object with metadata and item, found {brief(tree)}")
     told = {name: text for name, text in tree["metadata"].items() if isinstance(text, str)}
@@ -59,24 +63,29 @@ def record(tree: Any, options: ReadOptions) -> Parts:
     if told["float"] not in FLOATS:
         raise CorruptError(f'the metadata names "{told["float"][:60]}" as its floats, known are {", ".join(FLOATS)}')
     precision = Precision(FLOATS[told["float"]], INTS.get(told["int"]))
-    parts = Record(precision, options).parts(tree["item"])
+    read = Record(precision, options, typed=typed)
+    parts = read.parts(tree["item"])
     parts.facts |= {"versions": {"burn": told["version"]}, "envelope": told}
     if "settings" in told:
         parts.facts["settings"] = told["settings"]
     if precision.floating.itemsize == 2:
         parts.facts["half"] = True
+        if read.listed and precision.integer is not None and not typed:
+            parts.facts |= {"patterns": True, "doubts": read.doubts}
     return parts
 
 
 class Record:
     """The names of one tree; ``parts`` gives all of it."""
 
-    def __init__(self, precision: Precision, options: ReadOptions) -> None:
-        self.precision, self.options = precision, options
+    def __init__(self, precision: Precision, options: ReadOptions, *, typed: bool = False) -> None:
+        self.precision, self.options, self.typed = precision, options, typed
         self.tensors: dict[str, Tensor | Scalar] = {}
         self.fields: dict[str, list[str]] = {}
         self.warnings: list[str] = []
         self.nulls: list[str] = []
+        self.doubts: dict[str, str] = {}
+        self.listed = False  # whether a payload of the first kind was there
 
     def parts(self, item: Any) -> Parts:
         """Give what the item of an envelope says."""
@@ -140,13 +149,14 @@ class Record:
     def doubt(self, name: str, value: Any) -> None:
         """Say so where bit patterns of f16 look like the numbers of an integer parameter, which nothing in the file tells apart."""
         few = value.values if is_numbers(value) and value.kind == "int" else None
-        if self.precision.floating != F16 or self.precision.integer is None or not few:
+        if self.typed or self.precision.floating != F16 or self.precision.integer is None or not few:
             return
         if all(0 <= number < SUBNORMAL for number in few) and any(few):
-            self.warnings.append(
+            self.doubts[name] = (
                 f"{name} holds small integers, {', '.join(map(str, few[:4]))}: read as bit patterns of F16, as all floats here are;"
-                f" if it is an integer parameter, its values are these"
+                f" if it is an integer parameter, its values are these, and --int '{re.escape(name)}' says so"
             )
+            self.warnings.append(self.doubts[name])
 
     def state(self, item: Any, path: str, id: str | None) -> None:  # noqa: A002 - the field's name
         """Name the tensors and numbers of a state. A list of tensors says how long it is, as today's files have it."""
@@ -185,6 +195,7 @@ class Record:
             error.message = f"{name or 'the tensor'}: {error.message}"
             error.data.setdefault("tensor", name)
             raise
+        self.listed |= "value" in payload
         if getattr(payload.get("value"), "lossy", False):
             self.nulls.append(name)
         return replace(found, id=id)

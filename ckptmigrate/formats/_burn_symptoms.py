@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from packaging.version import InvalidVersion, Version
 
 from ckptmigrate.dtypes import F16
-from ckptmigrate.errors import CkptError, TensorError, UnsupportedFormatError
+from ckptmigrate.errors import CkptError, UnsupportedFormatError
 from ckptmigrate.format import Symptom
 from ckptmigrate.limits import LIMITS
 from ckptmigrate.tensor import Tensor
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 REWRITE = "ckptmigrate migrate {path} {stem}.new.bpk"
 CONVERT = "ckptmigrate migrate {path} {stem}.bpk"
+DEQUANTIZE = "--dequantize"
+BURNPACK = "burnpack"  # the format of what these texts are about
 PIECE = 1 << 18  # elements compared at a time
 
 _CAUSES = (
@@ -55,10 +57,13 @@ def packed(parts: Parts, _: Checkpoint | None) -> list[Symptom]:
         return []
     said = opening(source)
     if said is not None:
-        return [Symptom(said, _cause(said, parts, refused), False, _remedy(parts, refused))]
+        cause, remedy = _cause(said, parts, refused), _remedy(refused)
+        if refused is not None or parts.facts.get("content") != BURNPACK:
+            return [Symptom(said, cause, False, remedy)]
+        return [Symptom(said, f"{cause}{_tuples(source)}", False, remedy), *_indexless(source)]
     if refused is not None:
         return [Symptom(refused.message, f"Burn opens it without a word; {refused.message}", True, "")]
-    return [*_shifted(source), *_unclaimed(parts), *halves(parts)]
+    return [*_shifted(source), *_indexless(source), *_unclaimed(parts), *halves(parts)]
 
 
 def _cause(said: str, parts: Parts, refused: CkptError | None) -> str:
@@ -66,16 +71,19 @@ def _cause(said: str, parts: Parts, refused: CkptError | None) -> str:
     if refused is not None:
         return f"{cause}. ckptmigrate reads: {refused.message}"
     if said.startswith("Validation error: File truncated"):
-        return "Burn 0.19 to 0.20.0-pre.4 wrote it, without padding before the tensors: nothing is missing"
+        return "Burn 0.19 to 0.20.0-pre.4 wrote it, without padding before the tensors: nothing is cut"
     if said.startswith(DECODING):
         return "a release up to 0.21.0-pre.2 wrote it, which spelled truth values otherwise: one such tensor makes the whole file unreadable"
     return f"{cause}; ckptmigrate reads it as {parts.facts.get('content', 'what it is')}"
 
 
-def _remedy(parts: Parts, refused: CkptError | None) -> str:
-    if isinstance(refused, TensorError):
-        return f"{REWRITE} --dequantize"
-    return REWRITE if refused is None or parts.facts.get("content") else ""
+def _remedy(refused: CkptError | None) -> str:
+    return f"{REWRITE}{_allowing(refused)}" if refused is None or _allowing(refused) else ""
+
+
+def _allowing(refused: CkptError | None) -> str:
+    """Give the option with which a file that is refused is read; "" where none is."""
+    return f" {DEQUANTIZE}" if refused is not None and any(DEQUANTIZE in hint for hint in refused.hints) else ""
 
 
 def _shifted(source: Source) -> Iterator[Symptom]:
@@ -91,13 +99,38 @@ def _shifted(source: Source) -> Iterator[Symptom]:
     if old and found.start == found.aligned:
         cause = f"{old[0].name} is quantised as releases up to 0.21 spelled it: today's Burn skips the words that it does not know"
         yield Symptom(
-            "loads without a word, and takes the scales of blocks for one", cause, True, f"{REWRITE} --dequantize"
+            "loads without a word, and takes the scales of blocks for one", cause, True, f"{REWRITE} {DEQUANTIZE}"
         )
+
+
+def _tuples(source: Source) -> str:
+    """Give what is to be said of an unaligned file besides: nothing in it tells whether its model has tuples."""
+    found = table(source, LIMITS)
+    if found.start == found.aligned or not found.entries:
+        return ""
+    example = r"--rename 'pair\.(weight|bias)=pair.0.\1'"
+    return (
+        '. That release wrote the elements of a tuple without their index, and today\'s Burn then says "Missing tensors" of what was'
+        f" mended: where the model has a tuple `pair`, {example} puts it back"
+    )
+
+
+def _indexless(source: Source) -> Iterator[Symptom]:
+    """Give a file that lost elements of a tuple: they are in it, and have no name."""
+    nameless = table(source, LIMITS).nameless
+    if nameless:
+        cause = (
+            f"{nameless} bytes of its tensors have no name: Burn up to 0.20.0-pre.6 wrote the elements of a tuple under one name each,"
+            " and kept the last. Today's looks for each by its index, and the others are nowhere: save the model again with the release"
+            " that wrote it, as a record (.mpk), which has them all"
+        )
+        yield Symptom('Failed to load record: Validation("Missing tensors: […]")', cause, False, "")
 
 
 def _unclaimed(parts: Parts) -> Iterator[Symptom]:
     for warning in parts.warnings:
-        yield Symptom("loads without a word", f"{warning}; Burn ignores that", True, REWRITE)
+        if "behind the last tensor" in warning:
+            yield Symptom("loads without a word", f"{warning}; Burn ignores that", True, REWRITE)
 
 
 def halves(parts: Parts) -> Iterator[Symptom]:
@@ -163,9 +196,7 @@ def recorded(parts: Parts, _: Checkpoint | None) -> list[Symptom]:
 def _conversion(refused: CkptError | None) -> str:
     if isinstance(refused, UnsupportedFormatError):
         return f"{CONVERT} --schema schema.json"
-    if isinstance(refused, TensorError):
-        return f"{CONVERT} --dequantize"
-    return CONVERT if refused is None else ""
+    return f"{CONVERT}{_allowing(refused)}" if refused is None or _allowing(refused) else ""
 
 
 def _abroad(version: Version) -> Iterator[tuple[str, str]]:

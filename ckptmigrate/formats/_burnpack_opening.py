@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ckptmigrate.errors import CkptError, CorruptError, TensorError
-from ckptmigrate.wire.cbor import MAP, TEXT, UINT, Reader
+from ckptmigrate.wire.cbor import MAP, SIMPLE, TEXT, Reader
 
 from ._burn_dtypes import PLAIN, QUANTISED, VARIANTS, spelled
 from ._burnpack_table import ALIGNMENT, HEADER, MAGIC, METADATA_MAX, VERSION, WORD_ITEMS
@@ -24,8 +24,9 @@ SHORT = "I/O error: failed to fill whole buffer"
 DECODING = "Metadata deserialization error"
 ONE = 0xA1  # the head of a map of one
 UNTOLD = ": …"  # words of a CBOR reader that nobody here knows
-_NO_TEXT = re.compile(r"a key at byte (\d+) is no UTF-8")
+_NO_TEXT = re.compile(r"at byte (\d+) is no UTF-8")
 _SCALARS = ("Int", "UInt", "Float", "Bool")
+_ESCAPES = {"\t": r"\t", "\n": r"\n", "\r": r"\r", "\0": r"\0", '"': r"\"", "\\": r"\\"}
 
 
 def opening(source: Source) -> str | None:
@@ -64,11 +65,11 @@ def _table(reader: Reader, plain: int, size: int) -> str | None:
 def _maps(reader: Reader, tensors: dict[str, tuple[Any, list[int], tuple[int, int]]]) -> str | None:
     """Take the tensors of a table; give what serde says of the first item that it does not take."""
     parts = set()
-    for key in reader.pairs():
+    for key in reader.pairs(fields=True):
         parts.add(key)
         if key == "tensors":
             for name in reader.pairs():
-                entry = {k: _member(reader, k) for k in reader.pairs()}
+                entry = {k: _member(reader, k) for k in reader.pairs(fields=True)}
                 absent = next((field for field in ("dtype", "shape", "data_offsets") if field not in entry), None)
                 if absent is not None:
                     return _semantic(f"missing field `{absent}`")
@@ -88,7 +89,13 @@ def _maps(reader: Reader, tensors: dict[str, tuple[Any, list[int], tuple[int, in
 
 
 def _semantic(text: str) -> str:
-    return f': Semantic(None, "{text}")'
+    """Give serde's words within ciborium's, which Rust spells with its escapes."""
+    return f': Semantic(None, "{"".join(map(_escaped, text))}")'
+
+
+def _escaped(letter: str) -> str:
+    plain = letter.isprintable() and letter not in _ESCAPES
+    return letter if plain else _ESCAPES.get(letter, f"\\u{{{ord(letter):x}}}")
 
 
 def _pair(offsets: list[int]) -> tuple[int, int]:
@@ -121,8 +128,12 @@ def _member(reader: Reader, key: str) -> Any:
         return reader.value(WORD_ITEMS)
     if key in {"shape", "data_offsets"}:
         return [reader.uint() for _ in range(reader.array())]
-    if key == "param_id" and reader.kind() == UINT:
-        return reader.uint()
+    if key == "param_id":
+        if reader.kind() != SIMPLE:
+            return reader.uint()
+        if reader.simple() is not None:
+            raise CorruptError("an id that is no integer")
+        return None
     reader.skip()
     return None
 
@@ -152,7 +163,7 @@ def _scalar(reader: Reader) -> str | None:
         return UNTOLD
     if reader.data[reader.at] != ONE:
         return _semantic("invalid type: map, expected enum")
-    for variant in reader.pairs():
+    for variant in reader.pairs(fields=True):
         if variant not in _SCALARS:
             return _semantic(f"unknown variant `{variant}`, expected one of {known}")
         if variant in {"Int", "UInt"}:

@@ -54,6 +54,7 @@ class Table:
     metadata: dict[str, str] = field(default_factory=dict)
     scalars: dict[str, Scalar] = field(default_factory=dict)
     start: int = 0  # of the data
+    nameless: int = 0  # bytes before or between tensors that belong to none
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -85,7 +86,7 @@ def table(source: Source, limits: Limits) -> Table:
     reader = Reader(source.read(HEADER, plain - HEADER), "the table", HEADER)
     found = Table(source.size, plain)
     parts = set()
-    for key in reader.pairs("the map of all"):
+    for key in reader.pairs("the map of all", fields=True):
         parts.add(key)
         if key == "tensors":
             entries = [_entry(reader, name, limits) for name in _counted(reader, "tensors", limits)]
@@ -157,7 +158,7 @@ def _entry(reader: Reader, name: str, limits: Limits) -> Entry:
     shape: list[int] | None = None
     offsets: list[int] | None = None
     ident: int | None = None
-    for key in reader.pairs(f'the entry of tensor "{name}"'):
+    for key in reader.pairs(f'the entry of tensor "{name}"', fields=True):
         if key == "dtype":
             word = reader.value(WORD_ITEMS)
         elif key == "shape":
@@ -214,7 +215,7 @@ _SCALARS = {"UInt": "uint", "Int": "int", "Float": "float", "Bool": "bool"}
 def _scalar(reader: Reader, name: str) -> Scalar:
     """Give one scalar, a map of its kind to its value."""
     found: Scalar | None = None
-    for kind in reader.pairs(f'scalar "{name}"'):
+    for kind in reader.pairs(f'scalar "{name}"', fields=True):
         if found is not None or kind not in _SCALARS:
             raise CorruptError(
                 f'scalar "{name}" has the variant "{kind[:40]}" (Burn: unknown variant, expected one of `Int`, `UInt`, `Float`, `Bool`)'
@@ -275,6 +276,7 @@ def _check_ranges(found: Table) -> None:
             )
         expected = -(-covered // step) * step
         if entry.begin > expected:
+            found.nameless += entry.begin - expected
             found.warnings.append(
                 f"{entry.begin - expected} bytes at {found.start + expected} belong to no name: Burn up to 0.20.0-pre.6 wrote the"
                 " elements of a tuple under one name each, and kept only the last"
@@ -284,7 +286,7 @@ def _check_ranges(found: Table) -> None:
     if step == 1 and found.extent:
         found.warnings.append(
             "an unaligned file, as Burn wrote up to 0.20.0-pre: elements of tuples stand in it without their index, and nothing"
-            " tells which names are such; where the model has tuples, put the index back with --rename"
+            " tells which names are such; where the model has tuples, --like FILE or --rename puts it back"
         )
     rest = held - found.extent
     if rest > 0 and (found.entries or found.size > found.aligned):

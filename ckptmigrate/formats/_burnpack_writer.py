@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ckptmigrate.errors import TensorError
 from ckptmigrate.format import Blueprint, Parts, WriteOptions
 from ckptmigrate.limits import GiB
+from ckptmigrate.notes import MARK, spelled
 from ckptmigrate.tensor import Tensor
 from ckptmigrate.values import NOTHING, Scalar, brief
 from ckptmigrate.wire.cbor import dumps, encoded
@@ -15,7 +16,6 @@ from ckptmigrate.wire.cbor import dumps, encoded
 from ._burn_dtypes import QUANTISED, spelling
 from ._burn_quant import copied
 from ._burnpack_table import ALIGNMENT, HEADER, MAGIC, METADATA_MAX, TENSOR_MAX, TENSORS_MAX, VERSION
-from ._notes import MARK, spelled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ckptmigrate.dtypes import BY_SAFETENSORS
 from ckptmigrate.errors import CorruptError, LimitError, TensorError, TruncatedError
+from ckptmigrate.notes import misread
 from ckptmigrate.values import Members
 
-from ._notes import misread
 from ._safetensors_writer import METADATA, PREFIX, TEXTS
 
 if TYPE_CHECKING:

@@ -6,9 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ckptmigrate.format import Blueprint, Parts, WriteOptions
+from ckptmigrate.notes import MARK, spelled
 from ckptmigrate.values import NOTHING, Scalar, brief
-
-from ._notes import MARK, spelled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -124,11 +124,28 @@ def archive(members: Iterable[tuple[str, bytes | Promise]]) -> tuple[list[tuple[
     return pieces, at + tail
 
 
+def extended(
+    kept: Promise, directory: Sequence[bytes], name: str, data: bytes
+) -> tuple[list[tuple[int, bytes | Promise | Late]], int]:
+    """Give the pieces of an archive with one member more, and its size: what stands before its directory stays where it is."""
+    entry = _Entry(name.encode(), kept.nbytes, len(data), zlib.crc32(data), None)
+    member = entry.local() + data + (entry.descriptor(()) if data else b"")
+    entries = [*directory, entry.central(())]
+    tail = _ending(entries, kept.nbytes + len(member))
+    return [(0, kept), (kept.nbytes, member + tail)], kept.nbytes + len(member) + len(tail)
+
+
 def _directory(entries: list[_Entry], start: int, nbytes: int, crcs: Sequence[int]) -> bytes:
     """Give all that follows the members; ``start`` and ``nbytes`` are the directory's own."""
-    count, short = len(entries), min(len(entries), ONES16)
+    made = _ending([entry.central(crcs) for entry in entries], start)
+    assert len(made) == nbytes + END64_RECORD.size + LOCATOR64_RECORD.size + END_RECORD.size
+    return made
+
+
+def _ending(entries: Sequence[bytes], start: int) -> bytes:
+    count, short, nbytes = len(entries), min(len(entries), ONES16), sum(map(len, entries))
     return b"".join([
-        *(entry.central(crcs) for entry in entries),
+        *entries,
         END64_RECORD.pack(END64, END64_RECORD.size - 12, _MADE_BY, _NEEDED, 0, 0, count, count, nbytes, start),
         LOCATOR64_RECORD.pack(LOCATOR64, 0, start + nbytes, 1),
         END_RECORD.pack(END, 0, 0, short, short, min(nbytes, ONES32), min(start, ONES32), 0),

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from ckptmigrate.dtypes import BY_TORCH
 from ckptmigrate.format import Blueprint, Parts, WriteOptions
+from ckptmigrate.notes import spelled
 from ckptmigrate.tensor import Tensor
 from ckptmigrate.values import NOTHING, Inert, Known, Ordered, Path, Scalar, Tree, fold, reason, spell, walk
 from ckptmigrate.wire.pickle_writer import Persistent, dump
 
-from ._notes import spelled
 from ._torch_storages import CLASSES, UNTYPED
 from ._torch_zip_archive import ALIGNMENT, archive
 

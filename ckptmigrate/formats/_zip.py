@@ -190,6 +190,18 @@ def directory(source: Source, limits: Limits) -> Directory:
     return Directory(members, end.trailing)
 
 
+def raw_directory(source: Source, limits: Limits) -> tuple[int, list[tuple[str, bytes]]]:
+    """Give the offset at which the directory starts, and its entries as they stand, by name; errors as ``listing``."""
+    end = _find_end(source)
+    names = [central.name for central in _centrals(source, end, limits)]
+    data, found, at = source.read(end.offset, end.nbytes), list[bytes](), 0
+    for _ in names:
+        _, stop = _central(source, data, at, end.offset)
+        found.append(data[at:stop])
+        at = stop
+    return end.offset, list(zip(names, found, strict=True))
+
+
 def _find_end(source: Source) -> _End:
     start = max(0, source.size - _TAIL)
     tail = source.read(start, source.size - start)

@@ -61,11 +61,13 @@ def read(source: Source, options: ReadOptions) -> Parts:
         if options.schema is None:
             raise _nameless(cursor, metadata)
         if isinstance(options.schema, Parts):
-            parts = record({"metadata": metadata, "item": item_like(cursor, metadata, options.schema)}, options)
+            parts = record(
+                {"metadata": metadata, "item": item_like(cursor, metadata, options.schema)}, options, typed=True
+            )
             parts.facts |= {key: value for key, value in options.schema.facts.items() if key == "fields"}
             return parts
         schemas = options.schema if isinstance(options.schema, list) else [options.schema]
-        return record({"metadata": metadata, "item": _fitting(source, schemas, metadata, options)}, options)
+        return record({"metadata": metadata, "item": _fitting(source, schemas, metadata, options)}, options, typed=True)
 
 
 def _metadata(cursor: Cursor) -> dict[str, str]:

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from ckptmigrate.errors import CkptError, CorruptError, TensorError, reading
 from ckptmigrate.format import Format, Match, Parts, ReadOptions
+from ckptmigrate.notes import MARK, parsed
 from ckptmigrate.tensor import Tensor
 
 from ._burn_dtypes import Spelling
@@ -37,7 +38,6 @@ from ._burn_quant import MINIFLOATS, Scheme, can_copy, held, numbers
 from ._burn_symptoms import packed
 from ._burnpack_table import ALIGNMENT, HEADER, MAGIC, PRODUCER, Table, table
 from ._burnpack_writer import TIES, lay_out
-from ._notes import MARK, parsed
 
 if TYPE_CHECKING:
     from ckptmigrate.files import Source

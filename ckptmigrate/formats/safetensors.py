@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Any
 
 from ckptmigrate.errors import CorruptError, reading
 from ckptmigrate.format import Format, Match, Parts, ReadOptions
+from ckptmigrate.notes import parsed
 from ckptmigrate.tensor import Tensor, View
 
-from ._notes import parsed
 from ._safetensors_header import header, is_count
 from ._safetensors_writer import KIND, KINDS, METADATA, PREFIX, STAMP, lay_out
 

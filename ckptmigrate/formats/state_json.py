@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from ckptmigrate.errors import LimitError, reading
 from ckptmigrate.format import Blueprint, Format, Match, Parts, ReadOptions, WriteOptions
+from ckptmigrate.notes import MAJOR, MARK, parsed, spelled
 from ckptmigrate.values import NOTHING, brief
-
-from ._notes import MAJOR, MARK, parsed, spelled
 
 if TYPE_CHECKING:
     from ckptmigrate.files import Source

@@ -22,21 +22,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ckptmigrate.dtypes import U8
 from ckptmigrate.errors import LimitError, UnsupportedFormatError, reading
-from ckptmigrate.format import Format, Match, Parts
+from ckptmigrate.format import Blueprint, Format, Match, Parts
+from ckptmigrate.notes import parsed, spelled
+from ckptmigrate.tensor import View
 
 from ._compressed import compressed
-from ._notes import parsed
 from ._torch import Calls
 from ._torch_archives import archive, archive_of, is_preview
 from ._torch_pickles import Storages, finish, load
 from ._torch_storages import Claim, Storage, fault
 from ._torch_stream import nested
+from ._torch_zip_archive import extended
 from ._torch_zip_writer import lay_out
-from ._zip import Directory, Entry, directory
+from ._zip import Directory, Entry, directory, raw_directory
 from ._zip_records import LOCAL
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ckptmigrate.files import Source
     from ckptmigrate.format import ReadOptions
     from ckptmigrate.limits import Limits
@@ -95,6 +100,25 @@ def read(source: Source, options: ReadOptions) -> Parts:
             parts.warnings.append(f"{trailing} bytes after the end of the pickle in {entry.name}: they are not read")
         parts.notes = file.notes()
         return parts
+
+
+def stamp(source: Source, notes: Mapping[str, Any], options: ReadOptions) -> Blueprint:
+    """Give the file with its stamp in a record of its own, behind everything else, which stays where and as it is.
+
+    A record that it had before is in no directory any more. Errors as ``read``; LimitError where the notes are too long.
+    """
+    with reading(source.name):
+        start, entries = raw_directory(source, options.limits)
+        known = archive(dict(entries))
+        if known is None or known.kind != "save":
+            raise UnsupportedFormatError("a zip that torch.save did not write")
+        name = f"{known.prefix}{_NOTES}"
+        blueprint = Blueprint(last=source.name)
+        text = spelled(notes, blueprint).encode()
+        kept = View.rows(source.range(0, start), U8, (start,))
+        others = [raw for each, raw in entries if each != name]
+        blueprint.files[source.name], blueprint.sizes[source.name] = extended(kept, others, name, text)
+        return blueprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,5 +184,5 @@ class _Archive:
 
 FORMAT = Format(
     "torch_zip", family="torch", speaks="tree", standard="plain", suffixes=(".pt", ".pth", ".bin", ".ckpt"), current=True,
-    sniff=sniff, read=read, lay_out=lay_out, about="torch.save since 1.6",
+    sniff=sniff, read=read, lay_out=lay_out, stamp=stamp, about="torch.save since 1.6",
 )  # fmt: skip

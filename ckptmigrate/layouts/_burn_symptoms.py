@@ -1,8 +1,8 @@
 """What Burn's learner says when `.checkpoint(n)` does not load, in the order in which it loads: model, optimizer, scheduler.
 
 It looks for one name, `checkpoint/model-{n}.bpk`, whatever lies beside it. What comes in ``parts.facts``: "expected", the section;
-"file", the name of its file, None where there is none; "wanted", the path as the layout knows it, without a suffix; "epoch"; "said",
-what the file's format says of its content. Source: burn-train/src/learner/base.rs 0.22.1; fixtures/burn/learner/messages.json.
+"file", the name of its file, None where there is none; "wanted", the path as the layout knows it, without a suffix; "epoch"; "versions",
+{"burn": release} where its records tell who wrote them; "said", what the file's format says of its content. Source: burn-train/src/learner/base.rs 0.22.1; fixtures/burn/learner/messages.json.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from packaging.version import InvalidVersion, Version
+
 from ckptmigrate.format import Symptom
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from ckptmigrate.format import Parts
 
 SUFFIX = ".bpk"
+LOADED = "Failed to load record"  # the panic of a file that was opened, and does not fit the model
 PANICS = {
     "model": "Can load model checkpoint.",
     "optimizers": "Can load optimizer checkpoint.",
@@ -28,11 +31,13 @@ _MISSING = {
     "optimizers": "ckptmigrate migrate {folder} {folder}.new --epoch {epoch} --sections model",
     "schedulers": "ckptmigrate migrate {folder} {folder}.new --epoch {epoch} --scheduler constant",
 }
+_DAMAGED = _MISSING | {"schedulers": "ckptmigrate migrate {folder} {folder}.new --epoch {epoch} --drop schedulers"}
 _CAUSES = {
     "model": "retention removed it, or the epoch was never saved",
     "optimizers": "without it nothing resumes; the weights alone can be taken",
     "schedulers": "every epoch needs one, a constant scheduler's too; the first releases wrote none",
 }
+_RECORDERS, _WORDED, _TODAY = Version("0.7.0"), Version("0.10.0"), Version("0.22.0.dev0")
 MIGRATE = "ckptmigrate migrate {folder} {folder}.new --epoch {epoch}"
 
 
@@ -45,27 +50,38 @@ def diagnose(parts: Parts, _: Checkpoint | None) -> list[Symptom]:
         return said
     absent = f"I/O error: cannot open '{wanted}{SUFFIX}': No such file or directory (os error 2)"
     if file is None:
-        return [Symptom(_record(panic, absent), _CAUSES[section], False, _MISSING[section])]
+        remedy = _MISSING[section]
+        found = [Symptom(_record(panic, absent), _CAUSES[section], False, remedy)]
+        before = _before(panic, facts.get("versions", {}).get("burn"))
+        return found + [Symptom(text, f"Burn {release} says so of the same", False, remedy) for text, release in before]
     if file.endswith(SUFFIX):
-        loud = next((at for at, symptom in enumerate(said) if not symptom.silent), None)
+        loud = next(
+            (at for at, symptom in enumerate(said) if not symptom.silent and LOADED not in symptom.message), None
+        )
         if loud is not None:
-            remedy = said[loud].remedy and MIGRATE
             said[loud] = replace(
-                said[loud], message=_record(panic, said[loud].message), remedy=remedy or _MISSING["model"]
+                said[loud],
+                message=_record(panic, said[loud].message),
+                remedy=said[loud].remedy or _DAMAGED[section],
             )
         return said
     first = said.pop(0) if said and not said[0].silent else None  # what opening it under today's name would say
     cause = f"{file} is there, and today's Burn looks for no other name: {first.cause if first else 'rename it'}"
-    remedy = MIGRATE if first is None or first.remedy else _MISSING["model"]
-    others = [symptom if symptom.silent else replace(symptom, remedy=symptom.remedy and MIGRATE) for symptom in said]
-    return [Symptom(_record(panic, absent), cause, False, _with_options(remedy, first)), *others]
+    remedy = MIGRATE if first is None else first.remedy or _DAMAGED[section]
+    return [Symptom(_record(panic, absent), cause, False, remedy), *said]
 
 
-def _with_options(remedy: str, first: Symptom | None) -> str:
-    """Give a remedy for a run with the options that its file's own has: names for a binary record, numbers for a quantised one."""
-    words = first.remedy.split() if first is not None else []
-    at = next((at for at, word in enumerate(words) if word.startswith("--")), len(words))
-    return " ".join([remedy, *words[at:]]) if remedy == MIGRATE else remedy
+def _before(panic: str, version: str | None) -> list[tuple[str, str]]:
+    """Give what the release of recorders that wrote an epoch says of a file that is not there, and that release; [] where none tells."""
+    try:
+        release = None if version is None else Version(version)
+    except InvalidVersion:
+        return []
+    if release is None or not _RECORDERS <= release < _TODAY:
+        return []
+    found = 'RecorderError(FileNotFound("No such file or directory (os error 2)"))'
+    said = f"{panic}: {found}" if release >= _WORDED else f"called `Result::unwrap()` on an `Err` value: {found}"
+    return [(said, str(release))]
 
 
 def _record(panic: str, text: str) -> str:

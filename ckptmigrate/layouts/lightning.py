@@ -5,7 +5,7 @@ Names in `state_dict` begin with the attribute of the LightningModule that holds
     before 1.6    the epoch to go on with: `current_epoch + 1`
     since 1.6     `current_epoch`, which the hooks that save leave at the epoch that runs or has just ended; it grows after them, so
                   that a file saved between epochs (after `fit`) has the next one: there, `loops` says that as many epochs
-                  were completed as begun
+                  were completed as begun (or none begun, in an older file that Lightning migrated)
 
 `MixedPrecision` and its older names are the scaler. `loops`, `callbacks`
 and a module's own keys stay among the values. Source: lightning/pytorch/trainer/connectors/checkpoint_connector.py,
@@ -37,7 +37,9 @@ def epoch_counts(tree: Any) -> Counts | None:
         node = node.get(key) if isinstance(node, dict) else None
     progress = node if isinstance(node, dict) else {}
     begun, completed = progress.get("ready"), progress.get("completed")
-    return "next" if begun is not None and begun == completed == tree.get("epoch") else "last"
+    migrated = begun == 0  # Lightning's own migration counts what was completed, and nothing that was begun
+    between = begun is not None and completed == tree.get("epoch") and (begun == completed or migrated)
+    return "next" if between else "last"
 
 
 LAYOUT = Layout(

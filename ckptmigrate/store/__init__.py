@@ -20,13 +20,14 @@ from ckptmigrate.tensor import Tensor
 from ckptmigrate.values import NOTHING, Inert, Known, spell
 from ckptmigrate.wire.collector import paused_collector
 
-from . import companions, folder, record
+from . import companions, folder, record, stamps
 from .companions import schema
 from .detection import detect, misnamed
 from .folder import child
 from .gather import Added, gather
+from .owners import NUMBERED
 from .scatter import Scattered, fits_one_file, scatter
-from .selection import is_bare_model, section_names, select
+from .selection import is_bare_model, is_bare_state, section_names, select
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -46,8 +47,10 @@ __all__ = [
     "fits_one_file",
     "gather",
     "is_bare_model",
+    "is_bare_state",
     "is_current",
     "is_folder",
+    "is_numbered",
     "lay_out",
     "open_checkpoint",
     "read",
@@ -55,10 +58,12 @@ __all__ = [
     "schema",
     "section_names",
     "select",
+    "took_steps",
     "write",
 ]
 
 FOLDER, CURRENT = "folder", "current"  # facts of an origin
+STEPS = "steps"  # fact of a file: what a caller said an optimizer's step count is, where it was taken
 SHOWN = 5  # names in a message
 
 
@@ -127,7 +132,7 @@ def _open_folder(
     source: Source, layout: Layout, read_options: ReadOptions, options: GatherOptions, added: tuple[Added, ...]
 ) -> Checkpoint:
     """Read the files of a layout, each through its own format."""
-    chosen = folder.choose(source, layout, options.epoch)
+    chosen = folder.choose(source, layout, options.epoch, options.only, options.drop)
     parts = {
         n: read(child(source, n), read_options, chosen.matches[n]) for n, s in chosen.files.items() if not _late(s)
     }
@@ -148,6 +153,7 @@ def _open_folder(
             layout=layout,
             files=chosen.files,
             epoch=chosen.epoch,
+            untaken=chosen.untaken,
             added=added,
         )
     checkpoint.origin.facts |= {FOLDER: True, CURRENT: all(match.current for match in chosen.matches.values())}
@@ -173,6 +179,16 @@ def is_current(checkpoint: Checkpoint) -> bool:
     return bool(checkpoint.origin.facts.get(CURRENT))
 
 
+def is_numbered(checkpoint: Checkpoint) -> bool:
+    """Say whether a caller gave it an epoch, or another meaning of its epoch, than its files tell."""
+    return bool(checkpoint.origin.facts.get(NUMBERED))
+
+
+def took_steps(checkpoint: Checkpoint) -> bool:
+    """Say whether an optimizer took its step count from a caller, because its record tells none."""
+    return any(isinstance(said, dict) and STEPS in said for said in checkpoint.origin.facts.values())
+
+
 def read(source: Source, options: ReadOptions, match: Match | None = None) -> Parts:
     """Give what one file says, through its own format, refused where a value in it is wrong or a call is unknown.
 
@@ -184,7 +200,7 @@ def read(source: Source, options: ReadOptions, match: Match | None = None) -> Pa
         if parts.tree is not NOTHING:
             values.check_size(parts.tree, options.limits)
             _refuse(parts.tree, options)
-    return parts
+        return stamps.completed(parts, source, options.limits)
 
 
 def _refuse(tree: Any, options: ReadOptions) -> None:

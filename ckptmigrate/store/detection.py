@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ckptmigrate import registry
 from ckptmigrate.errors import AmbiguousError, UnknownFormatError, UnsupportedFormatError
+from ckptmigrate.files import SIDECAR
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,6 +52,11 @@ def detect(source: Source) -> Match:
     if not source.is_folder() and source.size == 0:
         raise UnknownFormatError(
             "file is empty", path=source.name, hint="the download or the copy was cut: get it again"
+        )
+    if source.name.endswith(SIDECAR):
+        stamped = source.name.removesuffix(SIDECAR)
+        raise UnknownFormatError(
+            "the stamp of another file, no checkpoint", path=source.name, hint=f"name the file itself: {stamped}"
         )
     claims = _claims(source, registry.formats())
     broken: dict[str, str] = {}

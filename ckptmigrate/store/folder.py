@@ -20,6 +20,7 @@ from ckptmigrate import registry
 from ckptmigrate.errors import AmbiguousError, CheckpointError, UnknownFormatError
 
 from .detection import detect
+from .selection import untaken
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -50,6 +51,7 @@ class Chosen:
     matches: dict[str, Match] = field(default_factory=dict)
     epoch: int | None = None
     others: list[str] = field(default_factory=list)
+    untaken: dict[str, str] = field(default_factory=dict)  # name -> section, of what nobody wants: not even looked at
 
 
 def patterns(layout: Layout) -> dict[str, str]:
@@ -152,8 +154,14 @@ def _entry(name: str, known: Sequence[tuple[str, re.Pattern[str]]]) -> Entry | N
     return None
 
 
-def choose(source: Source, layout: Layout, epoch: int | None) -> Chosen:
-    """Give the files of one checkpoint. AmbiguousError lists the epochs, where there are several and none was said."""
+def choose(
+    source: Source, layout: Layout, epoch: int | None, only: tuple[str, ...] = (), drop: tuple[str, ...] = ()
+) -> Chosen:
+    """Give the files of one checkpoint. AmbiguousError lists the epochs, where there are several and none was said.
+
+    Optimizers and schedulers that are not in ``only``, or are in ``drop``, are not looked at: a damaged one harms nobody who does
+    without it.
+    """
     found, others = entries(source, layout)
     epochs = sorted({entry.epoch for entry in found if entry.epoch is not None})
     if len(epochs) > 1 and epoch is None:
@@ -165,9 +173,12 @@ def choose(source: Source, layout: Layout, epoch: int | None) -> Chosen:
     if epochs and epoch is not None and epoch not in epochs:
         raise CheckpointError(f"has no epoch {epoch}; it has: {', '.join(map(str, epochs))}", candidates=epochs)
     chosen = Chosen(epoch=epoch if epochs and epoch is not None else epochs[0] if epochs else None)
+    found = [entry for entry in found if entry.epoch in {None, chosen.epoch}]
+    unwanted = untaken(only, drop)
+    chosen.untaken = {entry.name: entry.section for entry in found if entry.section.partition(".")[0] in unwanted}
     by_section: dict[str, str] = {}
     for entry in found:
-        if entry.epoch is not None and entry.epoch != chosen.epoch:
+        if entry.name in chosen.untaken:
             continue
         match = _match(child(source, entry.name))
         before = by_section.get(entry.section)

@@ -21,8 +21,9 @@ from .companions import complete
 from .folder import VALUES
 from .joining import join
 from .one_file import RECORDED, from_file, from_section, keep_metadata
-from .owners import identify, name_optimizers, number
-from .selection import check_selection, select_optimizers, select_others
+from .owners import DECLARED, identify, is_declared, name_optimizers, number, warn_of_shared_ids
+from .selection import check_selection, select_optimizers, select_others, why_left
+from .stamps import BESIDE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,17 +43,20 @@ def gather(
     layout: Layout | None = None,
     files: Mapping[str, str] | None = None,
     epoch: int | None = None,
+    untaken: Mapping[str, str] | None = None,
     added: tuple[Added, ...] = (),
 ) -> Checkpoint:
     """Give the checkpoint that one file ({"": parts}) or the files of a folder's layout make; ``container`` is the format.
 
-    ``files`` says which section each file of a folder is, ``epoch`` the number in their names. Raises CheckpointError and its kin where the parts do not make exactly
+    ``files`` says which section each file of a folder is, ``epoch`` the number in their names, ``untaken`` of which sections there
+    are files that were not read because nobody wants them. Raises CheckpointError and its kin where the parts do not make exactly
     one checkpoint.
     """
     everything = {**parts, **{file: p for _, file, p in added}}
     family = _family(everything)
     if layout is not None and layout.files:
-        checkpoint = _from_folder(parts, layout, family, options, files or {}, epoch)
+        without = {section.partition(".")[0] for section in (untaken or {}).values()}
+        checkpoint = _from_folder(parts, layout, family, options, files or {}, epoch, without)
     else:
         checkpoint = from_file(next(iter(parts.values())), layout, family, options)
     checkpoint.origin.format = container
@@ -62,20 +66,27 @@ def gather(
     _stamp(checkpoint, everything)
     for file, p in everything.items():
         checkpoint.origin.facts[file or "file"] = dict(p.facts)
+        checkpoint.ledger.notes += [p.facts[BESIDE]] if BESIDE in p.facts else []
         checkpoint.ledger.warnings += p.warnings
+    place = checkpoint.origin.places.get("model")
+    told = everything.get(place.file) if place is not None else None
+    checkpoint.origin.facts[DECLARED] = is_declared(checkpoint.model, tree=told is not None and told.tensors is None)
     versions = {chain: v for p in everything.values() for chain, v in p.facts.get("versions", {}).items()}
     if versions:
         checkpoint.origin.facts["versions"] = versions | checkpoint.origin.facts.get("versions", {})
-    return _finished(checkpoint, options)
+    return _finished(checkpoint, options, untaken or {})
 
 
-def _finished(checkpoint: Checkpoint, options: GatherOptions) -> Checkpoint:
+def _finished(checkpoint: Checkpoint, options: GatherOptions, untaken: Mapping[str, str]) -> Checkpoint:
     """Give it numbered, named and without what is not wanted; every leaf must be explained."""
     number(checkpoint, options)
-    check_selection(checkpoint, options.only, options.drop)
+    check_selection(checkpoint, options.only, options.drop, untaken.values())
+    for file, section in untaken.items():
+        checkpoint.ledger.left_out(file, f"{why_left(section, options.only, options.drop)}, hence not read")
     recorded = checkpoint.origin.facts.pop(RECORDED, 0)
     select_optimizers(checkpoint, options.only, options.drop)
     name_optimizers(checkpoint, registry.family(checkpoint.family), options, recorded=bool(recorded))
+    warn_of_shared_ids(checkpoint)
     select_others(checkpoint, options.only, options.drop)
     missing = checkpoint.ledger.unexplained()
     if missing:
@@ -112,7 +123,7 @@ def _stamp(checkpoint: Checkpoint, parts: Mapping[str, Parts]) -> None:
 
 def _from_part(wanted: list[str], file: str, parts: Parts, family: Family, options: GatherOptions) -> Checkpoint:
     """Give what a file that a caller named holds; SectionError where it has not what was asked of it."""
-    own = GatherOptions(drop=options.drop, scheduler=options.scheduler)
+    own = GatherOptions(drop=options.drop, scheduler=options.scheduler, steps=options.steps)
     part = from_file(parts, None, family, own)
     present = {"model": bool(part.model), "optimizers": bool(part.optimizers), "schedulers": bool(part.schedulers)}
     for section in wanted:
@@ -134,10 +145,14 @@ def _from_folder(
     options: GatherOptions,
     files: Mapping[str, str],
     epoch: int | None,
+    without: set[str],
 ) -> Checkpoint:
-    """Join the files of a folder: our record says what the tensors of each are, or the family unpacks each by itself."""
+    """Join the files of a folder: our record says what the tensors of each are, or the family unpacks each by itself.
+
+    ``without``: the kinds of section whose files were not read.
+    """
     if record.RECORD in layout.files:
-        return _from_record(parts, layout, family)
+        return _from_record(parts, layout, family, without)
     checkpoint = Checkpoint(family.name, origin=Origin(layout=layout.name))
     state: dict[str, Any] = {}
     for file, section in files.items():
@@ -152,6 +167,7 @@ def _from_folder(
     identify(checkpoint, family)
     said = next((p.notes[record.RECORD] for p in parts.values() if record.RECORD in p.notes), None)
     if said is not None:
+        said = {key: value for key, value in said.items() if key not in without}
         _complete(checkpoint, said, state, complete=VALUES in files.values())
     for file, section in files.items():
         if section == VALUES:
@@ -180,14 +196,14 @@ def _complete(checkpoint: Checkpoint, said: Mapping[str, Any], state: Mapping[st
         checkpoint.progress.epoch, checkpoint.progress.counts = named.epoch, named.counts
 
 
-def _from_record(parts: Mapping[str, Parts], layout: Layout, family: Family) -> Checkpoint:
+def _from_record(parts: Mapping[str, Parts], layout: Layout, family: Family, without: set[str]) -> Checkpoint:
     checkpoint = Checkpoint(family.name, origin=Origin(layout=layout.name))
     written = next((f for f, p in parts.items() if record.RECORD in p.notes and not p.tensors), None)
     if written is None:
         raise CheckpointError(
             f"no file of the folder is a record, which layout {layout.name} needs", layout=layout.name
         )
-    said = parts[written].notes[record.RECORD]
+    said = {key: value for key, value in parts[written].notes[record.RECORD].items() if key not in without}
     stems = {file.partition(".")[0]: file for file in parts}
     model_stem, slots_stem, state_stem = (layout.files[section] for section in ("model", "optimizers", "values"))
 

@@ -1,6 +1,6 @@
 """What a checkpoint says that has no key of its own in a file: our JSON object beside the stamp, and back.
 
-    {"stamp":  {"versions": {chain: version}, "history": [{"chain", "version", "digest", "parameters", "direction"}]},
+    {"stamp":  {"versions": {chain: version}, "history": [{"chain", "version", "digest", "parameters"}]},
      "record": {"family", "progress", "modules", "model": {"roles", "ids"}, "twins": {name: {"roles", "ids", "file"}},
                 "optimizers": [{"kind", "params", "groups", "shared"}], "schedulers", "values", "places"}}
 
@@ -40,7 +40,6 @@ def stamp_notes(stamp: Stamp) -> dict[str, Any]:
         notes["history"] = [
             {"chain": a.chain, "version": a.version, "digest": a.digest}
             | ({"parameters": values.encode(dict(a.parameters), "")[0]} if a.parameters else {})
-            | ({"direction": a.direction} if a.direction != "up" else {})
             for a in stamp.history
         ]
     return {"stamp": notes} if notes else {}
@@ -61,7 +60,6 @@ def stamp_of(notes: Mapping[str, Any]) -> Stamp:
                 _text(a["version"]),
                 _text(a["digest"]),
                 tuple(values.decode(a.get("parameters", {}), {}).items()),
-                "down" if a.get("direction") == "down" else "up",
             )
             for a in history
         )

@@ -8,6 +8,8 @@ from ckptmigrate.checkpoint import Progress
 from ckptmigrate.errors import SectionError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ckptmigrate.checkpoint import Checkpoint
 
 Names = tuple[str, ...]
@@ -15,9 +17,9 @@ _OF = {"modules": "model", "values.model": "model", "values.metadata": "model", 
 """Sections that go where another goes, because they are a part of it."""
 
 
-def check_selection(checkpoint: Checkpoint, only: Names, drop: Names) -> None:
-    """Refuse the name of a section that is not there; SectionError lists those that are."""
-    present = section_names(checkpoint)
+def check_selection(checkpoint: Checkpoint, only: Names, drop: Names, beside: Iterable[str] = ()) -> None:
+    """Refuse the name of a section that is not there, nor ``beside``, in a file that was not read; SectionError lists those that are."""
+    present = [*section_names(checkpoint), *beside]
     kinds = {section.partition(".")[0] for section in present}
     known = {*present, *kinds, "optimizer", "optimizers", "scheduler", "schedulers", "model", "twins", "progress"}
     for name in (*only, *drop):
@@ -31,6 +33,19 @@ def is_wanted(section: str, only: Names, drop: Names) -> bool:
     return not _meant(section, drop) and (
         not only or _meant(section, only) or (section in _OF and any(n.partition(".")[0] == _OF[section] for n in only))
     )
+
+
+def untaken(only: Names, drop: Names) -> set[str]:
+    """Give the kinds, optimizers and schedulers, of which nobody wants any, whatever numbers they have: one file may hold several."""
+    named = {name.partition(".")[0].removesuffix("s") for name in only}
+    words = {name.removesuffix("s") for name in drop}
+    kinds = ("optimizers", "schedulers")
+    return {kind for kind in kinds if (one := kind.removesuffix("s")) in words or (only and one not in named)}
+
+
+def why_left(section: str, only: Names, drop: Names) -> str:
+    """Give the reason for which a section that is not wanted is left out."""
+    return f"--drop {section}" if _meant(section, drop) else f"not in --sections {' '.join(only)}"
 
 
 def _meant(section: str, names: Names) -> bool:
@@ -59,9 +74,7 @@ def select_others(checkpoint: Checkpoint, only: Names, drop: Names) -> None:
 def _select(sections: list[str], checkpoint: Checkpoint, only: Names, drop: Names) -> None:
     for section in reversed(sections):
         if not is_wanted(section, only, drop):
-            dropped = _meant(section, drop)
-            reason = f"--drop {section}" if dropped else f"not in --sections {' '.join(only)}"
-            _remove(checkpoint, section, reason)
+            _remove(checkpoint, section, why_left(section, only, drop))
 
 
 def section_names(checkpoint: Checkpoint) -> list[str]:
@@ -81,6 +94,11 @@ def section_names(checkpoint: Checkpoint) -> list[str]:
 def is_bare_model(checkpoint: Checkpoint) -> bool:
     """Say whether there is a model and nothing that a training run would need beside it."""
     return bool(checkpoint.model) and all(s == "model" or _OF.get(s) == "model" for s in section_names(checkpoint))
+
+
+def is_bare_state(checkpoint: Checkpoint) -> bool:
+    """Say whether there is one optimizer or scheduler and nothing else: a framework's record of it, given alone."""
+    return section_names(checkpoint) in (["optimizers.0"], ["schedulers.0"])
 
 
 def _remove(checkpoint: Checkpoint, section: str, reason: str) -> None:

@@ -13,6 +13,7 @@ from ckptmigrate.values import NOTHING, Ordered
 from . import record
 from .paths import AROUND, at
 from .selection import is_bare_model, section_names
+from .stamps import KEYED, keyed
 from .state_dicts import FOLLOWS, LONE, METADATA, NESTED, SHAPE, UNVERSIONED
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ _VALUE_KEYS = {"rng": "rng_state"}  # values whose key in our standard tree is n
 def tree_parts(checkpoint: Checkpoint, target: Format, layout: Layout | None, options: WriteOptions) -> Parts:
     """Give the parts of a file that holds a tree; ``layout`` None puts every section back where it lay."""
     keep = layout is None
+    form = checkpoint.origin.facts.get("file", {}).get(KEYED)
     family = registry.family(checkpoint.family)
     if keep:
         places, tree = _kept_places(checkpoint), checkpoint.values.get("extra", NOTHING)
@@ -58,6 +60,8 @@ def tree_parts(checkpoint: Checkpoint, target: Format, layout: Layout | None, op
         notes = {}
         for name in beside:
             checkpoint.ledger.drop_under(f"values/{name}", "--bare writes nothing of ours beside the tree", "left out")
+    else:
+        tree = keyed(tree, checkpoint.stamp, form)
     return Parts(family=target.family, tree={} if tree is NOTHING else tree, notes=notes)
 
 

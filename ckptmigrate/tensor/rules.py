@@ -227,9 +227,9 @@ class Normalise:
         return arrays[0].view("u1") != 0  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Fill:
-    """One element, little-endian, over and over; costs nothing whatever its shape."""
+    """One element, little-endian, over and over; costs nothing whatever its shape. Every one is another: two fills are not tied."""
 
     element: bytes
     dtype: DType

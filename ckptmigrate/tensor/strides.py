@@ -12,6 +12,7 @@ Line by line a transpose runs at 3 MB/s, in windows of 32 MiB at hundreds: ``bes
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -138,6 +139,7 @@ class Window:
     read: float  # bytes read per byte drawn
 
 
+@lru_cache(1024)  # asked again for every window that is drawn
 def best_window(shape: Shape, strides: tuple[int, ...], itemsize: int, cell: int) -> Window:
     """Choose a window of a look that is not empty; ``cell`` is an element's bytes with its marker.
 

@@ -11,6 +11,10 @@ A plugin's author calls the checks from a test of their own, with a file that th
         check_truncation(FORMAT, data, clock=time.monotonic)
         check_flips(FORMAT, data, clock=time.monotonic)
 
+and from the test of a step, with what a checkpoint was before and is after it::
+
+    check_migrator("migrations/acme_net/v2_0_backbone.py", before, after)
+
 Nothing touches the disk: a file is a ``Memory``. Generated checkpoints need hypothesis.
 """
 
@@ -34,6 +38,7 @@ from .contract import (
 )
 from .generated import Drawing
 from .memory import Memory, written
+from .migrators import check_migrator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +52,7 @@ __all__ = [
     "Memory",
     "assert_same_checkpoint",
     "check_flips",
+    "check_migrator",
     "check_reads_lazily",
     "check_refuses_others",
     "check_round_trip",
@@ -88,7 +94,7 @@ def _spoken(checkpoint: Checkpoint) -> dict[str, Any]:
         "progress": {name: getattr(checkpoint.progress, name) for name in ("epoch", "counts", "step", "best")},
         "stamp": [
             checkpoint.stamp.versions,
-            [[a.chain, a.version, a.digest, a.parameters, a.direction] for a in checkpoint.stamp.history],
+            [[a.chain, a.version, a.digest, a.parameters] for a in checkpoint.stamp.history],
         ],
     }
 

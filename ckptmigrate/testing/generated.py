@@ -202,10 +202,7 @@ class Drawing:
         if self.pick(True, False):
             values["model"] = {"fc._extra_state": {"scale": self.number(), "blob": b"\x01"}}
         epoch = self.pick(None, 0, 7)
-        history = [
-            Applied("acme.vit", "2.0", "ab" * 16, (("heads", 16), ("name", "x")), self.pick("up", "down"))
-            for _ in self.some(2)
-        ]
+        history = [Applied("acme.vit", "2.0", "ab" * 16, (("heads", 16), ("name", "x"))) for _ in self.some(2)]
         return Checkpoint(
             family=self.family,
             model=model,

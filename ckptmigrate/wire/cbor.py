@@ -47,12 +47,15 @@ class Reader:
             raise self._short(1)
         return self.data[self.at] >> 5
 
-    def pairs(self, about: str = "a map") -> Iterator[str]:
-        """Give the keys of the map that must stand here, each with the reader right before its value; CorruptError for a key twice."""
+    def pairs(self, about: str = "a map", *, fields: bool = False) -> Iterator[str]:
+        """Give the keys of the map that must stand here, each with the reader right before its value; CorruptError for a key twice.
+
+        ``fields``: the map is a struct's or an enum's, for whose names ciborium takes bytes as well as text.
+        """
         seen: set[str] = set()
         for _ in range(self._counted(MAP, about, 2)):
             at = self.at
-            key = self.text("a key")
+            key = self._bytes() if fields and self.kind() == BYTES else self.text("a key")
             if key in seen:
                 raise CorruptError(
                     f'{self.what} has the key "{key[:60]}" twice, again at byte {self.base + at}', name=key
@@ -67,11 +70,16 @@ class Reader:
     def text(self, about: str = "text") -> str:
         """Give the text that must stand here."""
         at, length = self.at, self._expect(TEXT, about)
-        raw = self._take(length)
+        return self._decoded(self._take(length), about, at)
+
+    def _decoded(self, raw: bytes, about: str, at: int) -> str:
         try:
             return raw.decode()
         except UnicodeDecodeError as error:
             raise CorruptError(f"{self.what}: {about} at byte {self.base + at} is no UTF-8") from error
+
+    def _bytes(self) -> str:
+        return self._take(self._expect(BYTES, "bytes")).decode(errors="backslashreplace")
 
     def uint(self, about: str = "an integer") -> int:
         """Give the unsigned integer that must stand here."""
@@ -129,9 +137,12 @@ class Reader:
             self._skipped += 1
             if self._skipped > SKIPPED:
                 raise LimitError(f"{self.what} has more than {SKIPPED} values that nobody asks for", limit=SKIPPED)
+            at = self.at
             kind, count = self._head()
-            if kind in {BYTES, TEXT}:
+            if kind == BYTES:
                 self._take(count)
+            elif kind == TEXT:
+                self._decoded(self._take(count), "text", at)  # ciborium looks at text that nobody asks for, too
             elif kind in {ARRAY, MAP, TAG}:
                 below = 1 if kind == TAG else count * (1 + (kind == MAP))
                 self._check_count(below, KINDS[kind])

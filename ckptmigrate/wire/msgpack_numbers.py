@@ -58,6 +58,7 @@ WINDOW = (
     256 * KiB
 )  # bytes of numbers looked at together: stays in the processor's second cache with what is made of them
 SHORT = 64  # numbers of one marker for which a step of its own pays
+LONG = 1024  # numbers of one marker that pay for a step over a short run before them
 LANE, WARM, FEW = 128, 24, 64  # bytes of a lane, bytes before it from which it is entered, lanes that pay
 BLOCK = 8 * KiB  # bytes whose starts are found by doubling
 
@@ -193,7 +194,7 @@ def _scan(cursor: Cursor, count: int) -> Numbers:
         raw = np.frombuffer(window, "u1")
         end = 0
         for starts, found, end in _groups(raw, left):  # noqa: B007 - the last end is what follows
-            seen[raw[starts]] = True
+            seen[raw[starts.start if isinstance(starts, slice) else starts]] = True
             left -= found
         if not end:
             if len(window) >= max(WIDTHS) or (window and not WIDTHS[window[0]]):
@@ -227,8 +228,8 @@ def _groups(raw: np.ndarray[Any, Any], left: int) -> Iterator[tuple[slice | np.n
         if not most:
             return
         run = _run(raw, at, width, most)
-        if run >= SHORT or run == most:
-            stop = at + run * width
+        stop = at + run * width
+        if run >= SHORT or run == most or _is_lone(raw, stop, left - run):
             yield slice(at, stop, width), run, stop
             at, left = stop, left - run
             continue
@@ -241,6 +242,13 @@ def _groups(raw: np.ndarray[Any, Any], left: int) -> Iterator[tuple[slice | np.n
         stop = last + WIDTHS[raw[last]]
         yield starts, len(starts), stop
         at, left = stop, left - len(starts)
+
+
+def _is_lone(raw: np.ndarray[Any, Any], at: int, left: int) -> bool:
+    """Tell whether what follows a short run is a long one: trained weights have a small number every ten thousand items."""
+    width = WIDTHS[raw[at]] if at < len(raw) else 0
+    most = min(left, LONG, (len(raw) - at) // width) if width else 0
+    return most > 0 and _run(raw, at, width, most) == most
 
 
 def _run(raw: np.ndarray[Any, Any], at: int, width: int, most: int) -> int:
@@ -317,16 +325,12 @@ def _values(raw: np.ndarray[Any, Any], starts: slice | np.ndarray[Any, Any], kin
     if kind == TRUTH:
         return raw[starts] == 0xC3  # type: ignore[no-any-return]
     stored = np.dtype(STORED[kind])
+    if isinstance(starts, slice):
+        count = (starts.stop - starts.start) // starts.step
+        return np.ndarray(count, stored.newbyteorder(">"), raw.data, starts.start + 1, (starts.step,))
     bits = np.dtype(f"u{stored.itemsize}")
-    number = _byte(raw, starts, 1).astype(bits)
+    number = raw.take(starts + 1, mode="clip").astype(bits)
     for place in range(2, stored.itemsize + 1):
         number <<= bits.type(8)
-        number |= _byte(raw, starts, place)
+        number |= raw.take(starts + place, mode="clip")
     return number.view(stored)
-
-
-def _byte(raw: np.ndarray[Any, Any], starts: slice | np.ndarray[Any, Any], place: int) -> np.ndarray[Any, Any]:
-    """Give a byte of each item."""
-    if isinstance(starts, slice):
-        return raw[starts.start + place : starts.stop : starts.step]
-    return raw.take(starts + place, mode="clip")

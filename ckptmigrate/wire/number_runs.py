@@ -28,7 +28,8 @@ def runs(packed: Promise, count: int, groups: Groups, window: int, what: str) ->
 
     left, rest = count, b""
     for start in range(0, packed.numel, window):
-        raw = np.frombuffer(rest + packed.read(start, min(start + window, packed.numel)), "u1")
+        read = packed.read(start, min(start + window, packed.numel))
+        raw = np.frombuffer(rest + read if rest else read, "u1")
         end = 0
         for starts, number, end in groups(raw, left):  # noqa: B007 - the last end is what follows
             left -= number

@@ -1,0 +1,1 @@
+"""What somebody else installed, and does not load."""

@@ -1,0 +1,5 @@
+"""A chain whose file fails."""
+
+from __future__ import annotations
+
+raise RuntimeError("the moon is full")
