@@ -40,6 +40,10 @@ def choose(checkpoint: Checkpoint, path: Path, out: Path | None, to: str | None,
         own = registry.layout(checkpoint.origin.layout) if folder and checkpoint.origin.layout else None
         return Target(chosen, own, path, one_file=not folder)
     by_suffix = _by_suffix(out.name.lower())
+    if not by_suffix and _called_alike(
+        path, out
+    ):  # one file like the one that there was, whatever such files are called
+        by_suffix = _containers(checkpoint)[:1]
     wanted = _named(to) if to else None
     if wanted is not None and by_suffix and wanted not in by_suffix:
         raise UsageError(
@@ -63,6 +67,10 @@ def choose(checkpoint: Checkpoint, path: Path, out: Path | None, to: str | None,
         )
     layout = None if keep else registry.layout(chosen.standard) if chosen.standard else None
     return Target(chosen, layout, out, one_file)
+
+
+def _called_alike(path: Path, out: Path) -> bool:
+    return bool(out.suffix) and out.suffix.lower() == path.suffix.lower() and path.is_file()
 
 
 def _by_suffix(name: str) -> list[Format]:
@@ -97,14 +105,18 @@ def _default(checkpoint: Checkpoint) -> Format:
 
 
 def _same_container(checkpoint: Checkpoint) -> Format:
-    """Give the format that an in-place upgrade writes: the file's own, or the current one of its family that speaks alike."""
+    """Give the format that an in-place upgrade writes; UsageError where there is none."""
+    found = _containers(checkpoint)
+    if not found:
+        raise UsageError(f"{checkpoint.origin.format} cannot be written in place", hint="name OUT")
+    return found[0]
+
+
+def _containers(checkpoint: Checkpoint) -> list[Format]:
+    """Give what can be written instead of the file that was read: its own format, else the current ones of its family that speak alike."""
     origin = registry.format(checkpoint.origin.format or "")
-    if origin.lay_out is not None:
-        return origin
-    for chosen in _writable():
-        if chosen.current and chosen.family == origin.family and chosen.speaks == origin.speaks:
-            return chosen
-    raise UsageError(f"{origin.name} cannot be written in place", hint="name OUT")
+    alike = [f for f in _writable() if f.current and f.family == origin.family and f.speaks == origin.speaks]
+    return [origin] if origin.lay_out is not None else alike
 
 
 def _keeps(checkpoint: Checkpoint, target: Format) -> bool:

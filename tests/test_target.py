@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 
 import ckptmigrate
 
@@ -74,3 +75,27 @@ def test_a_torch_checkpoint_with_several_sections_is_a_folder_and_its_model_one_
     assert Ran("migrate", CHECKPOINT, tmp_path / "all").code == 0
     assert Ran("migrate", CHECKPOINT, tmp_path / "model", "--sections", "model").code == 0
     assert [(tmp_path / "all").is_dir(), (tmp_path / "model").is_file()] == [True, True]
+
+
+@pytest.mark.parametrize("name", ["new.pth.tar", "new.th", "new.PT", "new.ckpt", "new.bin"])
+def test_what_torch_users_call_their_files_is_one_file_of_torch(tmp_path: Path, name: str) -> None:
+    ran = Ran("migrate", CHECKPOINT, tmp_path / name)
+
+    assert ran.code == 0, ran.err
+    assert torch.load(tmp_path / name, weights_only=True)["epoch"] is not None
+
+
+def test_a_file_of_a_name_that_nobody_claims_becomes_one_file_of_that_name(tmp_path: Path) -> None:
+    (tmp_path / "old.weights").write_bytes(CHECKPOINT.read_bytes())
+    ran = Ran("migrate", tmp_path / "old.weights", tmp_path / "new.weights")
+
+    assert ran.code == 0, ran.err
+    assert (
+        torch.load(tmp_path / "new.weights", weights_only=True).keys()
+        == torch.load(CHECKPOINT, weights_only=False).keys()
+    )
+
+
+def test_out_of_another_name_that_nobody_claims_is_a_folder(tmp_path: Path) -> None:
+    assert Ran("migrate", CHECKPOINT, tmp_path / "run.2024").code == 0
+    assert (tmp_path / "run.2024" / "model.safetensors").is_file()

@@ -280,12 +280,12 @@ class _Making:
                 self.warnings.append(f"{step.migrator.name} was applied, and has changed since ({step.where})")
 
     def _suggestions(self, done: set[str]) -> Iterator[str]:
-        """Give the chains that nobody named and whose marks match in the file."""
+        """Give the chains that nobody named and whose marks match in what the steps would leave."""
         for chain in self.catalog.loaded():
-            if chain.name in done or chain.automatic or chain.family not in (None, self.checkpoint.family):
+            if chain.name in done or chain.automatic or chain.family not in (None, self.sketch.family):
                 continue
             for step in self.catalog.steps(chain.name):
-                if marked(step.migrator, self.checkpoint):
+                if marked(step.migrator, self.sketch):
                     yield f"chain {chain.name} looks needed (step {step.migrator.version}); apply it with --chain {chain.name}"
                     break
 

@@ -232,8 +232,12 @@ def _check_ties(
     for name, tensor in before.items():
         if is_look(tensor.promise):
             tied.setdefault(tensor.promise, []).append(name)
+    tied = {promise: names for promise, names in tied.items() if len(names) > 1}
+    asked = {name for names in tied.values() for name in names}
     outcome: dict[str, tuple[Promise, ...]] = {}
-    for change in changes:
+    for change in changes if asked else ():
+        if asked.isdisjoint(change.group.sources):  # comparing what hundreds are joined into costs as often as there are of them
+            continue
         for name, into in zip(change.group.sources, change.outcomes(), strict=True):
             outcome[name] = tuple(dict.fromkeys(target.promise for _, target in into))  # a tie gives the same twice
     for promise, names in tied.items():

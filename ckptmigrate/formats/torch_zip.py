@@ -182,7 +182,9 @@ class _Archive:
         return Storage(claim.key, entry.range(self.source, self.limits), claim.dtype, claim.numel, big_endian)
 
 
+SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".th", ".pth.tar", ".pt.tar")  # the last two are no tar files: torch's own examples
+
 FORMAT = Format(
-    "torch_zip", family="torch", speaks="tree", standard="plain", suffixes=(".pt", ".pth", ".bin", ".ckpt"), current=True,
+    "torch_zip", family="torch", speaks="tree", standard="plain", suffixes=SUFFIXES, current=True,
     sniff=sniff, read=read, lay_out=lay_out, stamp=stamp, about="torch.save since 1.6",
 )  # fmt: skip

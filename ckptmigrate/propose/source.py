@@ -174,6 +174,7 @@ def _slug(specs: Sequence[Spec]) -> str:
     told = sorted((s for s in specs if s.operation in order), key=lambda s: order.index(s.operation))
     if not told:
         return "step"
-    words = re.findall(r"[A-Za-z_]+", re.sub(r"\\.|\(\?:", " ", told[0].patterns[0]))
+    pattern = re.sub(r"\([^()]*\|[^()]*\)", " ", told[0].patterns[0])  # not one of several leaves
+    words = re.findall(r"[A-Za-z_][A-Za-z0-9_]*", re.sub(r"\\.|\(\?:", " ", pattern))
     plain = [word.strip("_") for word in words if word.strip("_") not in {"weight", "bias", "d", ""}]
     return "_".join([told[0].operation.lower(), *plain[-1:]])
