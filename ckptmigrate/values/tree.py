@@ -95,6 +95,8 @@ def spell_step(step: Any) -> str:
         return step
     if is_attribute(step):
         return f"@{step[1]}"
+    if isinstance(step, Tensor):  # a parameter that is a key, in the state of an optimizer object
+        return f"a tensor {step.promise.dtype} {list(step.promise.shape)}"
     text = step.path if isinstance(step, (Known, Inert)) else repr(step)
     return text if len(text) <= 80 else text[:77] + "..."
 
