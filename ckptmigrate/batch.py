@@ -20,7 +20,7 @@ from .files.sink import Sink
 from .store.selection import is_wanted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from .checkpoint import Fate
@@ -72,6 +72,11 @@ class RunReport:
     def fates(self) -> tuple[Fate, ...]:
         """What became of every leaf of the files, epoch by epoch."""
         return tuple(fate for report in self.reports.values() for fate in report.fates)
+
+    @property
+    def added(self) -> tuple[tuple[str, str], ...]:
+        """What comes from nothing in the source, each as item and what made it."""
+        return tuple(each for report in self.reports.values() for each in report.added)
 
     @property
     def left_out(self) -> tuple[tuple[str, str], ...]:
@@ -206,7 +211,14 @@ def _check(epoch: Epoch, run: Run, options: convert.Options) -> None:
     lost = [f"has no {section}" for section in epoch.missing if section in wanted]
     lost += [f"{file.name}: {file.problem}" for file in epoch.files if file.problem and file.kind in wanted]
     if lost:
-        raise CheckpointError("; ".join(lost), path=run.path, hint="--sections takes what there is")
+        raise CheckpointError("; ".join(lost), path=run.path, hint=_what_there_is(epoch, wanted))
+
+
+def _what_there_is(epoch: Epoch, wanted: Sequence[str]) -> str | None:
+    """Give the option that takes what can be read of an epoch; None where that is nothing of what is wanted."""
+    there = {file.kind for file in epoch.files if not file.problem}
+    left = [section for section in wanted if section in there]
+    return f"--sections {','.join(left)} takes what there is" if left else None
 
 
 @contextmanager

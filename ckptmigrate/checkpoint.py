@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator
     from typing import Self
 
     from .files import Disk
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from .values import Tree
 
 Counts = Literal["finished", "last", "next"]
+GROUP = "group/"  # what stands before the name of a hyperparameter where those of slots are looked up
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,13 @@ class Ledger:
         self.added: dict[str, str] = {}  # item that came from no source -> why
         self.notes: list[str] = []  # said in the report: assumptions, suggestions, ties
         self.warnings: list[str] = []
+        self.doubts: list[str] = []  # those of the warnings that end with ``settle``
         self._now: dict[str, tuple[str, ...]] = {}  # item as it stands -> the items as gathered that it came from
+
+    def settle(self) -> None:
+        """Take back what was doubted of names: the model that is wanted has been seen to fit."""
+        self.warnings = [text for text in self.warnings if text not in self.doubts]
+        self.doubts = []
 
     def source(self, path: str) -> None:
         """Count one leaf of the file."""
@@ -271,6 +279,34 @@ class Checkpoint:
         """Close the files; tensors that were not drawn cannot be drawn any more."""
         if self.disk is not None:
             self.disk.close()
+
+
+class SlotNames(Mapping[str, Any]):
+    """The slots of one parameter by name; ``in`` finds the hyperparameters of its group too, as ``group/lr``."""
+
+    __slots__ = ("_group", "_values")
+
+    def __init__(self, values: Mapping[str, Tree], group: Mapping[str, Tree]) -> None:
+        self._values, self._group = values, group
+
+    def __getitem__(self, name: str) -> Tree:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, name: object) -> bool:
+        own = str(name)
+        return own in self._values or (own.startswith(GROUP) and own.removeprefix(GROUP) in self._group)
+
+
+def slot_names(optimizer: Optimizer, param: Param) -> SlotNames:
+    """Give the slots of one parameter as marks and operations see them."""
+    group = optimizer.groups[param.group] if param.group < len(optimizer.groups) else {}
+    return SlotNames({name: slot.value for name, slot in (param.slots or {}).items()}, group)
 
 
 def items_of(checkpoint: Checkpoint, *, whole: bool) -> dict[str, Any]:

@@ -106,6 +106,8 @@ class Report:
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
     backup: str | None = None
+    pending: bool = True  # False in place where the file is current already
+    added: tuple[tuple[str, str], ...] = ()  # what comes from nothing in the source, and what made it
 
     def as_dict(self) -> dict[str, Any]:
         """Give the report as JSON can hold it."""
@@ -124,10 +126,12 @@ class Report:
             "ledger": [
                 {"source": f.source, "fate": f.what, "targets": list(f.targets), "reason": f.reason} for f in self.fates
             ],
+            "added": [{"target": item, "reason": reason} for item, reason in self.added],
             "left_out": [{"path": path, "reason": reason} for path, reason in self.left_out],
             "notes": list(self.notes),
             "warnings": list(self.warnings),
             "backup": self.backup,
+            "pending": self.pending,
         }
 
 
@@ -187,6 +191,8 @@ def prepare(disk: Disk, path: str | Path, out: str | Path | None, options: Optio
         checkpoint.ledger.notes += like.unsaid(checkpoint, before)
     if not (checkpoint.model or checkpoint.optimizers or checkpoint.schedulers or problems):
         problems.append("nothing would be left of it")
+    elif before and not checkpoint.model and not problems:
+        problems.append("nothing would be left of the model")
     pending = plan.steps or not store.is_current(checkpoint) or options.changes or store.is_numbered(checkpoint)
     scattered, blueprint = lay_out(checkpoint, target, options.write, problems)
     return Prepared(
@@ -335,6 +341,8 @@ def report_of(made: Prepared, path: str, options: Options) -> Report:
         left_out=(*((f.source, f.reason or "") for f in ledger.rows() if f.what == "left out"), *blueprint.left_out),
         notes=(*ledger.notes, *plan.notes, *plan.suggestions, *blueprint.notes),
         warnings=(*ledger.warnings, *plan.warnings, *(() if options.verify else ("not verified: --no-verify",))),
+        pending=not made.nothing_pending,
+        added=tuple(ledger.added.items()),
     )
 
 

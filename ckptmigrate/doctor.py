@@ -7,7 +7,7 @@ A file that our own readers refuse is no failure here but a symptom: the error g
 ``parts.facts``: to a format "source", "refused" (the error, or None) and "content" (the name of the format whose content it is, or
 None); to a family "expected" (the section as which the file is given), "beside" (section -> parts), "others" (epoch -> parts of its
 model) and "hints"; to a layout, file by file, "expected", "file" (None: there is none), "wanted", "epoch", "versions" (who wrote the
-epoch) and "said", the symptoms that its answer replaces. Remedies may hold {path}, {stem}, {suffix}, {folder}, {epoch} and {other:N}, the model of epoch N.
+epoch), "formats" (of what is there of it) and "said", the symptoms that its answer replaces. Remedies may hold {path}, {stem}, {suffix}, {folder}, {epoch} and {other:N}, the model of epoch N.
 """
 
 from __future__ import annotations
@@ -189,6 +189,7 @@ def _told(
     """Give each file of an epoch, None for one that should be there, its path, and its symptoms with the remedies of a run."""
     beside = {file.kind: seen[file.name].parts for file in epoch.files if seen[file.name].refused is None}
     versions = {chain: text for parts in beside.values() for chain, text in parts.facts.get("versions", {}).items()}
+    formats = {found.name for file in epoch.files if (found := seen[file.name].content) is not None}
     inner = not any("/" in file.name for file in epoch.files)  # the folder of the files itself was named
     for section, pattern in layout.files.items():
         wanted = f"{run.path}/{pattern.rpartition('/')[2] if inner else pattern}".replace("{epoch}", str(epoch.number))
@@ -200,7 +201,7 @@ def _told(
             said = [] if one is None else _format(one)
             if layout.diagnose is not None:
                 told = {"expected": section, "file": name, "wanted": wanted, "epoch": epoch.number, "said": said}
-                said = layout.diagnose(Parts(facts={**told, "versions": versions}), None)
+                said = layout.diagnose(Parts(facts={**told, "versions": versions, "formats": formats}), None)
             elif name is None:
                 said = [
                     Symptom(f"epoch {epoch.number} has no {section}", f"{wanted} is not there", silent=False, remedy="")

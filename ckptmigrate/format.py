@@ -113,6 +113,7 @@ class Parts:
     )  # "metadata": the file's own text map; "versions": {chain: version}; "half"
     notes: dict[str, Any] = field(default_factory=dict)  # our own JSON object, as it lies in the file
     warnings: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)  # warnings about names, void once a model is there that they fit
 
 
 @dataclass(slots=True)

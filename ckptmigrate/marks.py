@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
-from .checkpoint import items_of, named
+from .checkpoint import items_of, named, slot_names
 from .errors import UsageError
-from .operations import check_patterns, matches
+from .operations import check_patterns, matches, several, stands_beside
 from .tensor import Tensor
 from .values import Scalar
 
@@ -37,19 +37,21 @@ class Mark(Protocol):
 class Present:
     """Some name of the model, of a slot in any optimizer, or of an item matches.
 
-    ``without``: only those for which the name that this template expands to is not there.
+    ``without``: only those for which the name that this template expands to is not there; ``where``: only those for which it is.
     """
 
     pattern: str
     on: Where = "model"
     without: str | None = None
+    where: str | Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         _check(self.pattern, self.on, self.without)
+        _check(self.pattern, self.on, self.where)
 
     def holds(self, checkpoint: Checkpoint) -> bool:
         """Say whether a name matches."""
-        return any(True for _ in found(checkpoint, self.pattern, self.on, without=self.without))
+        return any(True for _ in found(checkpoint, self.pattern, self.on, self.where, self.without))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +92,14 @@ class Shape:
 class Dtype:
     """Some tensor that matches has this dtype (``"F32"``); a number that is no tensor is ``int``, ``uint``, ``float`` or ``bool``.
 
-    ``where``: only those for which the name that this template expands to is there too.
+    ``where``: only those for which the name that this template (or each of several) expands to is there too; beside a slot stand
+    the hyperparameters of its parameter's group as well: ``group/weight_decay``.
     """
 
     pattern: str
     dtype: str
     on: Where = "model"
-    where: str | None = None
+    where: str | Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         _check(self.pattern, self.on, self.where)
@@ -199,25 +202,29 @@ class Either:
         return any(mark.holds(checkpoint) for mark in self.marks)
 
 
-def _check(pattern: str, on: str, where: str | None = None) -> None:
+def _check(pattern: str, on: str, where: str | Sequence[str] | None = None) -> None:
     """Refuse, when the migrator is written, what could only fail in somebody's checkpoint."""
-    check_patterns((pattern, where))
+    check_patterns((pattern, None), *((pattern, template) for template in several(where or ())))
     if on not in get_args(Where):
         raise UsageError(f"on={on!r}: expected {', '.join(get_args(Where))}")
 
 
 def found(
-    checkpoint: Checkpoint, pattern: str, on: Where, where: str | None = None, without: str | None = None
+    checkpoint: Checkpoint,
+    pattern: str,
+    on: Where,
+    where: str | Sequence[str] | None = None,
+    without: str | None = None,
 ) -> Iterator[Tree]:
     """Give the values whose whole name matches: tensors of the model, slots of all optimizers, or items that are no tensors' own.
 
-    ``where``, ``without``: templates of the pattern's groups; the name that one expands to must stand beside, or must not.
+    ``where``, ``without``: templates of the pattern's groups; the names that they expand to must stand beside, or must not.
     """
     expression = re.compile(pattern)
     for members in _members(checkpoint, on):
         for name, value in members.items():
             match = expression.fullmatch(name)
-            if match is None or (where is not None and match.expand(where) not in members):
+            if match is None or not stands_beside(match, where, members):
                 continue
             if without is None or match.expand(without) not in members:
                 yield value
@@ -230,7 +237,7 @@ def _members(checkpoint: Checkpoint, on: Where) -> Iterator[Mapping[str, Tree]]:
         yield {name: value for _, name, value in named(items_of(checkpoint, whole=False))}
     else:
         for optimizer in checkpoint.optimizers:
-            yield from ({n: slot.value for n, slot in (param.slots or {}).items()} for param in optimizer.params)
+            yield from (slot_names(optimizer, param) for param in optimizer.params)
 
 
 def has_fields(checkpoint: Checkpoint, path: str, fields: Sequence[str]) -> bool:

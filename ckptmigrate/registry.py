@@ -19,7 +19,7 @@ from .errors import CkptError, PluginError, UsageError
 from .format import Family, Format, Layout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 Kind = Literal["formats", "layouts", "families"]
 _SHAPES: dict[Kind, Any] = {"formats": Format, "layouts": Layout, "families": Family}
@@ -73,6 +73,12 @@ def format(name: str) -> Format:  # noqa: A001 - a format is called what the fie
     """Give the format of this name; UsageError lists what exists, PluginError says why an installed one does not load."""
     found: Format = _named("formats", name)
     return found
+
+
+def has_format(name: str) -> bool:
+    """Say whether there is a format of this name, built in or installed, whole or broken."""
+    own = _own("formats")
+    return name in own.loaded or name in own.broken or name in _entry_points("formats")
 
 
 def layout(name: str) -> Layout:
@@ -164,22 +170,28 @@ def _attempt(load: Callable[[], Any]) -> tuple[Any, str]:
         return load(), ""
     except CkptError as error:
         return None, str(error)
-    except Exception as error:  # noqa: BLE001 - whatever another's import raises is that plugin's trouble alone
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever another's import raises is that plugin's trouble alone
         return None, f"{type(error).__name__}: {error}"
 
 
 @functools.cache
-def _entry_points(kind: Kind) -> Mapping[str, importlib.metadata.EntryPoint]:
-    return {point.name: point for point in importlib.metadata.entry_points(group=f"ckptmigrate.{kind}")}
+def _entry_points(kind: Kind) -> Mapping[str, tuple[importlib.metadata.EntryPoint, ...]]:
+    found: dict[str, tuple[importlib.metadata.EntryPoint, ...]] = {}
+    for point in importlib.metadata.entry_points(group=f"ckptmigrate.{kind}"):
+        found[point.name] = (*found.get(point.name, ()), point)
+    return found
 
 
 @functools.cache
 def _plugin(kind: Kind, name: str) -> Any:
-    value, error = _attempt(lambda: _from_entry_point(_entry_points(kind)[name], _SHAPES[kind]))
-    if value is None:
+    points = _entry_points(kind)[name]
+    if len(points) > 1:
         raise PluginError(
-            f"the plugin {name!r} ({_where(_entry_points(kind)[name])}) does not load: {error}", name=name
+            f"the plugin {name!r} is offered by {_where(points)}, and nothing says which is meant", name=name
         )
+    value, error = _attempt(lambda: _from_entry_point(points[0], _SHAPES[kind]))
+    if value is None:
+        raise PluginError(f"the plugin {name!r} ({_where(points)}) does not load: {error}", name=name)
     return value
 
 
@@ -224,5 +236,6 @@ def _rows(kind: Kind) -> Iterator[Installed]:
     yield from sorted(rows, key=lambda row: row.name)
 
 
-def _where(point: importlib.metadata.EntryPoint) -> str:
-    return f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.value
+def _where(points: Iterable[importlib.metadata.EntryPoint]) -> str:
+    said = (f"{p.dist.name} {p.dist.version}" if p.dist is not None else p.value for p in points)
+    return " and ".join(sorted(said))

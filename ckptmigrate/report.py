@@ -67,12 +67,16 @@ def report_lines(report: Report) -> Iterator[str]:
     what = f"{report.tensors} tensors, {size(report.nbytes)}, {report.format} (layout {report.layout})"
     if report.written:
         yield f"wrote {report.target}: {what}{', verified' if report.verified else ''}"
-    else:
+    elif report.pending:
         yield f"nothing written; {report.target} would be: {what}"
+    else:
+        yield f"nothing is pending, nothing written; {report.target} stays as it is"
     if report.backup:
         yield f"the original is kept as {report.backup}"
     yield from (f"step: {step}" for step in report.steps)
-    yield from _some("renamed", [f"{f.source} -> {', '.join(f.targets)}" for f in report.fates if f.what == "renamed"])
+    for what in ("renamed", "derived", "moved"):
+        yield from _some(what, [f"{f.source} -> {', '.join(f.targets)}" for f in report.fates if f.what == what])
+    yield from _some("added", [item for item, _ in report.added])
     yield from _some("dropped", [f"{f.source} ({f.reason})" for f in report.fates if f.what == "dropped"])
     yield from _some("left out", [f"{path} ({reason})" for path, reason in report.left_out])
     yield from (f"note: {note}" for note in report.notes)
@@ -311,7 +315,8 @@ def standing_lines(found: Iterable[Standing]) -> Iterator[str]:
             yield f"{one.path}{which}: broken: {one.error}"
             yield from (f"  hint: {hint}" for hint in one.hints)
             continue
-        stands = [*(["behind"] if one.pending else ()), *(["does not fit"] if one.misfits else ())]
+        behind = "unknown" if any(version is None for _, version, _ in one.places) else "behind"
+        stands = [*([behind] if one.pending else ()), *(["does not fit"] if one.misfits else ())]
         yield f"{one.path}{which}: {', '.join(stands) or 'current'} ({one.format})"
         yield from _place_lines(one.places)
         yield from (f"  pending: {what}" for what in one.pending)

@@ -130,7 +130,7 @@ def _check(checkpoint: Checkpoint, catalog: chains.Catalog, name: str, version: 
     chain, steps = catalog.chain(name), catalog.steps(name)
     if chain.family not in {None, checkpoint.family}:
         raise UsageError(f"chain {name} is for family {chain.family}, and the checkpoint is of {checkpoint.family}")
-    chains.check_settled(checkpoint, chain, steps, chains.locate(checkpoint, chain, steps, version))
+    chains.check_settled(checkpoint, chain, steps, chains.locate(checkpoint, chain, steps, version, speaker="the call"))
 
 
 def _inside(checkpoint: Checkpoint, path: Path, options: convert.Options, disk: Disk, reasons: list[str]) -> str | None:

@@ -74,7 +74,13 @@ def _called_alike(path: Path, out: Path) -> bool:
 
 
 def _by_suffix(name: str) -> list[Format]:
-    return [f for f in registry.formats() if f.suffixes and name.endswith(f.suffixes)]
+    own = [f for f in registry.formats() if f.suffixes and name.endswith(f.suffixes)]
+    if own or "." not in name:
+        return own
+    plugged = (
+        registry.plugin_formats().loaded.values()
+    )  # asked only when no built-in claims it, as for a file that is read
+    return [f for f in plugged if f.suffixes and name.endswith(f.suffixes)]
 
 
 def _writable() -> list[Format]:
@@ -83,11 +89,11 @@ def _writable() -> list[Format]:
 
 def _named(name: str) -> Format:
     """Give the format that ``--to`` means: a format's own name, or a family's, whose default target it then is."""
-    for chosen in registry.formats():
-        if chosen.name == name:
-            if chosen.lay_out is None:
-                raise UsageError(f"{name} is read only", hint=f"writable: {', '.join(f.name for f in _writable())}")
-            return chosen
+    if registry.has_format(name):
+        chosen = registry.format(name)
+        if chosen.lay_out is None:
+            raise UsageError(f"{name} is read only", hint=f"writable: {', '.join(f.name for f in _writable())}")
+        return chosen
     for family in registry.families():
         if family.name == name:
             own = [f for f in _writable() if f.family == name and f.current]

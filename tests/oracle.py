@@ -55,14 +55,15 @@ class World:
         elif kind == "tie":
             for members in (self.model, self.twin):
                 members[names[1]] = members[names[0]]
-            kept = {
-                name: slots for name, slots in self.entries if name == names[0]
-            }  # once, where the model has it first
-            if kept:
-                self.entries = list(replaced(dict(self.entries), names, kept).items())
+            earlier = next(name for name in self.model if name in names)
+            kept = [slots for name, slots in self.entries if name == names[0]]
+            if kept:  # once, where the model has it first
+                self.entries = list(replaced(dict(self.entries), names, {earlier: kept[0]}).items())
             self.ties[names[1]] = names[0]
         elif kind == "untie":
-            self.stand((names[0], None), behind=self.ties.pop(names[0]))
+            self.untie(names[0], self.ties.pop(names[0]))
+        elif kind == "fan":
+            self.fan(names, into)
         elif kind == "drop" and names[0] in {*self.ties, *self.ties.values()}:
             self.drop_tied(names[0])
         else:
@@ -84,6 +85,35 @@ class World:
             self.entries = list(replaced(old, names, new).items())
         if set(names) & self.buffers:
             self.buffers = (self.buffers - set(names)) | set(into)
+
+    def fan(self, names: Sequence[str], into: Sequence[str]) -> None:
+        """Make two halves of each, at its place; of those that stand in a row in one module, module by module."""
+        rows = rows_of(list(self.model), names)
+        targets = {name: into[2 * i : 2 * i + 2] for i, name in enumerate(names)}
+        parts = {name: dict(zip(targets[name], np.split(self.model[name], 2), strict=True)) for name in names}
+        halves = {name: dict(zip(targets[name], np.split(self.twin[name], 2), strict=True)) for name in names}
+        self.model, self.twin = fanned(self.model, parts, rows), fanned(self.twin, halves, rows)
+        old = dict(self.entries)
+        moments = {}
+        for name in set(names) & old.keys():
+            cut = {key: np.split(value, 2) for key, value in (old[name] or {}).items()}
+            slots = [None if old[name] is None else {key: value[n] for key, value in cut.items()} for n in (0, 1)]
+            moments[name] = dict(zip(targets[name], slots, strict=True))
+        line = list(old)
+        here = [[name for name in row if name in old] for row in rows]
+        alike = [row for row in here if row and line[line.index(row[0]) :][: len(row)] == row]
+        self.entries = list(
+            fanned(old, moments, [*alike, *([n] for row in here if row not in alike for n in row)]).items()
+        )
+        self.buffers = {part for name in self.buffers for part in targets.get(name, [name])}
+
+    def untie(self, name: str, first: str) -> None:
+        """Take two names apart; the state stays with the first of the tie."""
+        at = [each for each, _ in self.entries].index(name) if name in dict(self.entries) else None
+        if at is not None:
+            _, slots = self.entries.pop(at)
+            self.stand((first, slots), at=at)
+        self.stand((name, None), behind=first)
 
     def rename(self, renamed: dict[str, str]) -> None:
         self.model, self.twin = (
@@ -135,6 +165,39 @@ class World:
             self.buffers.add(name)
         else:
             self.entries.insert([other for other, _ in self.entries].index(near) + 1, (name, None))
+
+
+def rows_of(line: Sequence[str], names: Sequence[str]) -> list[list[str]]:
+    """Give the names as they stand in rows: next to each other, in one module."""
+    rows: list[list[str]] = []
+    for before, name in zip(["", *line], line, strict=False):
+        if name in names:
+            if rows and rows[-1][-1] == before and before.split(".")[:-1] == name.split(".")[:-1]:
+                rows[-1].append(name)
+            else:
+                rows.append([name])
+    return rows
+
+
+def fanned(members: dict[str, Any], parts: dict[str, dict[str, Any]], rows: Sequence[Sequence[str]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in members.items():
+        if name not in parts:
+            found[name] = value
+        for row in rows:
+            if name == row[0]:
+                given = {n: v for each in row for n, v in parts[each].items()}
+                order = walked([n.split(".") for n in given]) if len(row) > 1 else [n.split(".") for n in given]
+                found.update((".".join(path), given[".".join(path)]) for path in order)
+    return found
+
+
+def walked(paths: list[list[str]], depth: int = 0) -> list[list[str]]:
+    """Give names as one meets them who walks through modules, each whole, in the order in which they are first heard of."""
+    inside: dict[str | None, list[list[str]]] = {}
+    for path in paths:
+        inside.setdefault(path[depth] if depth < len(path) - 1 else None, []).append(path)
+    return [path for module, each in inside.items() for path in (each if module is None else walked(each, depth + 1))]
 
 
 def replaced(members: dict[str, Any], names: Sequence[str], new: dict[str, Any]) -> dict[str, Any]:

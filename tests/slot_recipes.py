@@ -140,6 +140,11 @@ def joint(parts: Sequence[str], name: str, join: Callable[[list[Tensor]], Tensor
     return change
 
 
+def both(first: Callable[[Named], Named], second: Callable[[Named], Named]) -> Callable[[Named], Named]:
+    """Give what does the one and then the other."""
+    return lambda named: second(first(named))
+
+
 def without(name: str) -> Callable[[Named], Named]:
     """Give what leaves one out."""
     return lambda named: {n: v for n, v in named.items() if n != name}
@@ -214,6 +219,24 @@ def _apart(p: Named, h: Tensor) -> Tensor:
     return _attended(*(h @ p[f"{n}.weight"].T for n in "qkv"))
 
 
+def _fused_with_bias(p: Named, h: Tensor) -> Tensor:
+    return _attended(*(h @ p["qkv.weight"].T + p["qkv.bias"]).chunk(3, dim=-1))
+
+
+def _apart_with_bias(p: Named, h: Tensor) -> Tensor:
+    return _attended(*(h @ p[f"{n}.weight"].T + p[f"{n}.bias"] for n in "qkv"))
+
+
+def _stacked_with_bias(p: Named, h: Tensor) -> Tensor:
+    one, two = (h @ w.T + b for w, b in zip(p["experts.w"], p["experts.b"], strict=True))
+    return torch.tanh(one) + two
+
+
+def _experts_with_bias(p: Named, h: Tensor) -> Tensor:
+    one, two = (h @ p[f"experts.{n}.w"].T + p[f"experts.{n}.b"] for n in "01")
+    return torch.tanh(one) + two
+
+
 def _experts(p: Named, h: Tensor) -> Tensor:
     return torch.tanh(h @ p["experts.0.w"].T) + h @ p["experts.1.w"].T
 
@@ -238,6 +261,8 @@ def _flipping(p: Named, h: Tensor) -> Tensor:
 A = r"a\.weight"
 QKV = ("q.weight", "k.weight", "v.weight")
 EXPERTS = ("experts.0.w", "experts.1.w")
+BIASES = ("q.bias", "k.bias", "v.bias")
+OFFSETS = ("experts.0.b", "experts.1.b")
 FLIP = each("a.weight", lambda w: w.flip(0))
 
 MATRICES = {
@@ -268,6 +293,16 @@ MATRICES = {
     ),
     "Unstack": Row(
         Unstack(r"experts\.w", "experts.{}.w"), {"experts.w": (2, 4, 4)}, dict.fromkeys(EXPERTS, SQUARE), parted("experts.w", EXPERTS, lambda w: w.unbind(0)), _stacked, _experts
+    ),
+    "Split-layer": Row(
+        Split(r"qkv\.(weight|bias)", [r"q.\1", r"k.\1", r"v.\1"]), {"qkv.weight": (12, 4), "qkv.bias": (12,)},
+        {f"{n}.{w}": s for n in "qkv" for w, s in (("weight", SQUARE), ("bias", (4,)))},
+        both(parted("qkv.weight", QKV, lambda w: w.chunk(3)), parted("qkv.bias", BIASES, lambda w: w.chunk(3))), _fused_with_bias, _apart_with_bias,
+    ),
+    "Unstack-layers": Row(
+        Unstack(r"experts\.(w|b)", r"experts.{}.\1"), {"experts.w": (2, 4, 4), "experts.b": (2, 4)},
+        {f"experts.{n}.{w}": s for n in "01" for w, s in (("w", SQUARE), ("b", (4,)))},
+        both(parted("experts.w", EXPERTS, lambda w: w.unbind(0)), parted("experts.b", OFFSETS, lambda w: w.unbind(0))), _stacked_with_bias, _experts_with_bias,
     ),
     "Cast": Row(
         Cast(A, "BF16"), {"a.weight": SQUARE}, {"a.weight": SQUARE}, each("a.weight", lambda w: w.bfloat16()), times("a.weight"), times("a.weight"),
@@ -303,6 +338,8 @@ def _small(shape: tuple[int, ...]) -> dict[str, Row]:
     """Give the rows for parameters of one element, of the shape [1] or [], before or after."""
     one, two, pair = {"a.weight": shape}, dict.fromkeys(("a.weight", "b.weight"), shape), (2, *shape)
     turned = (1,) if not shape else ()
+    layer = dict.fromkeys(("a.weight", "a.bias"), (2,) if shape else ())
+    layers = {f"{n}.{w}": shape for n in "xy" for w in ("weight", "bias")}
     return {
         "Rename": Row(Rename(A, "b.weight"), one, {"b.weight": shape}, renamed(a__weight="b.weight")),
         "Drop": Row(Drop(A, reason="retired"), one, {}, without("a.weight")),
@@ -314,6 +351,8 @@ def _small(shape: tuple[int, ...]) -> dict[str, Row]:
         "Concat": Row(Concat([A, r"b\.weight"], "ab.w"), two, {"ab.w": (2,)}, joint(("a.weight", "b.weight"), "ab.w", torch.cat)),
         "Stack": Row(Stack([A, r"b\.weight"], "ab.w"), two, {"ab.w": pair}, joint(("a.weight", "b.weight"), "ab.w", torch.stack)),
         "Unstack": Row(Unstack(r"ab\.w", ["a.weight", "b.weight"]), {"ab.w": pair}, two, parted("ab.w", ("a.weight", "b.weight"), lambda w: w.unbind(0))),
+        "Split-layer": Row(Split(r"a\.(weight|bias)", (r"x.\1", r"y.\1")), layer, layers, _of_both(layer, lambda w: w.chunk(2))),
+        "Unstack-layers": Row(Unstack(r"a\.(weight|bias)", [r"x.\1", r"y.\1"]), dict.fromkeys(layer, pair), layers, _of_both(layer, lambda w: w.unbind(0))),
         "Cast": Row(Cast(A, "F64"), one, one, each("a.weight", lambda w: w.double())),
         "Tie": Row(Tie(A, "b.weight"), two, two, sharing("a.weight", "b.weight")),
         "Untie": Row(Untie(r"b\.weight"), two, two, same, fresh={"b.weight": "a.weight"}, tied={"b.weight": "a.weight"}),
@@ -325,6 +364,11 @@ def _small(shape: tuple[int, ...]) -> dict[str, Row]:
         "Apply-drop": Row(Apply([A], ["a.weight"], negated, slots="drop"), one, one, each("a.weight", negated), fresh={"a.weight": "a.weight"}),
         "Apply-keep": Row(Apply([A], ["a.weight"], negated, slots="keep"), one, one, each("a.weight", negated), moments=same),
     }  # fmt: skip
+
+
+def _of_both(layer: Mapping[str, Any], cut: Callable[[Tensor], Sequence[Tensor]]) -> Callable[[Named], Named]:
+    weight, bias = (parted(name, [name.replace("a.", f"{n}.") for n in "xy"], cut) for name in layer)
+    return both(weight, bias)
 
 
 def negated(weight: Any) -> Any:

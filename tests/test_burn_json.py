@@ -295,3 +295,14 @@ def test_the_contract(name: str) -> None:
     check_reads_lazily(FORMAT, data)
     check_truncation(FORMAT, data[:6000] if not name.endswith(".gz") else data, clock=time.monotonic)
     check_flips(FORMAT, data, 300, clock=time.monotonic)
+
+
+def test_a_record_that_is_cut_says_within_which_tensor() -> None:
+    path = next(p for p in (MUSEUM / "0.13.2" / "zoo-full.json", MUSEUM / "0.21.0" / "net-full.json") if p.exists())
+    data = path.read_bytes()
+    begins = [at for name in ("value", "bytes") if (at := data.find(f'"{name}": ['.encode())) > 0]
+    with pytest.raises(CkptError) as caught:
+        FORMAT.read(Memory(data[: min(begins) + 40]), ReadOptions())
+
+    assert caught.value.message.startswith("item.")
+    assert ".param." in caught.value.message.partition(":")[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,8 @@ STEPS = str(Path(__file__).parent.parent / "migrations")
 ZOOS = sorted(path for era in ("0.[6-9].*", "0.[12]?.*") for path in FIXTURES.glob(f"{era}/zoo*"))
 OPTIMIZERS = records("optim", "-half.mpk", "-half.mpk.gz", "-full.mpk", "-full.mpk.gz", "-full.json")
 BEFORE_LAYER_NORM = {"0.6.0", "0.7.0", "0.8.0", "0.9.0", "0.11.1", "0.13.2"}
+BEFORE_GROUP_NORM = {"0.11.1", "0.13.2", "0.14.0", "0.15.0"}  # it came with 0.11
+UNDIVIDED = {"0.7.0", "0.8.0"}
 BEFORE_GRU = BEFORE_LAYER_NORM - {"0.6.0", "0.7.0"} | {"0.14.0", "0.15.0"}  # it came with 0.8
 
 
@@ -55,14 +59,35 @@ def test_modules_whose_formula_changed_are_named_for_the_releases_before_it(path
     said = warnings(path, tmp_path / "out.bpk", "--dry-run", *schema)
     release = path.parent.name
 
-    norms, grus = about("LayerNorm (", said), about("Gru (", said)
+    norms, grus, groups = (about(f"{kind} (", said) for kind in ("LayerNorm", "Gru", "GroupNorm"))
     assert len(norms) == (release in BEFORE_LAYER_NORM)
     assert len(grus) == (release in BEFORE_GRU)
+    assert len(groups) == (release in BEFORE_GROUP_NORM)
+    assert len(about("Conv (conv1d): 0.7 and 0.8", said)) == (release in UNDIVIDED)
+    for text in groups:
+        assert re.search(r"[ (]group_norm[,)]", text)
+        assert "batch_norm" not in text
     for text in norms:
         assert "encoder.layers.0.norm_1" in text
         assert not any(other in text for other in ("batch_norm", "group_norm", "instance_norm", "rms_norm"))
     for text in grus:
         assert "Gru (gru)" in text
+
+
+def test_batch_norm_of_0_5_is_told_by_its_ids_from_that_of_0_6(tmp_path: Path) -> None:
+    """No file of 0.5 is in the museum: one of 0.6, which differs from it in its ids alone, is given ids as 0.5 wrote them."""
+    (source, *_) = sorted(
+        p for p in (FIXTURES / "0.6.0").glob("*.json.gz") if p.name in {"net.json.gz", "net-f64.json.gz"}
+    )
+    text = gzip.decompress(source.read_bytes()).decode()
+    uuid = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+    older = re.sub(uuid, lambda found: found[0].replace("-", "")[:21], text)
+    (tmp_path / "older.json.gz").write_bytes(gzip.compress(older.encode()))
+
+    assert older != text
+    assert about("BatchNorm (", warnings(source, tmp_path / "out.bpk", "--dry-run")) == []
+    (said,) = about("BatchNorm (", warnings(tmp_path / "older.json.gz", tmp_path / "out.bpk", "--dry-run"))
+    assert said.startswith("BatchNorm (norm): 0.5 divided by")
 
 
 def test_what_has_been_migrated_is_not_warned_of_again(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -296,6 +297,16 @@ def test_bytes_behind_the_record_are_said() -> None:
     parts = FORMAT.read(Memory(record({"w": param(T(1))}) + b"tail"), ReadOptions())
 
     assert "follow" in parts.warnings[0]
+
+
+@pytest.mark.parametrize("era", [{"value": list(np.arange(99.0)), "shape": [99]}, T(99)])
+def test_a_record_that_is_cut_says_within_which_tensor(era: dict[str, Any]) -> None:
+    data = record({"enc": [{"w": param(T(2)), "b": None}, {"w": param(era)}]})
+    with pytest.raises(CkptError) as caught:
+        FORMAT.read(Memory(data[:-60]), ReadOptions())
+
+    assert re.match(r"item\.enc\.1\.w\.param\.(value|bytes): ", caught.value.message)
+    assert len(re.findall(r"\d+", caught.value.message.partition(": ")[2])) >= 2
 
 
 def test_a_gzip_stream_that_is_cut_or_damaged_is_refused(tmp_path: Path) -> None:

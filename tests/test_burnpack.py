@@ -121,7 +121,7 @@ def test_a_name_that_lost_its_tensor_is_told() -> None:
     parts = read(MUSEUM / "0.19.1" / "twin.bpk")
 
     assert list(tensors(parts)) == ["twin.weight", "twin.bias"]
-    said, layout = parts.warnings
+    (said,), (layout,) = parts.warnings, parts.doubts
     assert said.startswith("12 bytes at 205 belong to no name")
     assert layout.startswith("an unaligned file")
 
@@ -176,7 +176,7 @@ def test_the_two_layouts_are_told_apart(lengths: list[int], aligned: bool) -> No
     assert {n: elements(t) for n, t in tensors(parts).items()} == {f"t{i}": b"\x01" * n for i, n in enumerate(lengths)}
     if any(lengths):
         assert parts.facts["current"] is aligned
-    assert [w.split(",")[0] for w in parts.warnings] == ["an unaligned file"] * (any(lengths) and not aligned)
+    assert [w.split(",")[0] for w in parts.doubts] == ["an unaligned file"] * (any(lengths) and not aligned)
 
 
 OLD = {"format": "burnpack", "producer": "burn", "version": "0.19.0"}
@@ -202,9 +202,8 @@ def test_bytes_behind_the_last_tensor_are_told_and_left_out(aligned: bool) -> No
     parts = read(three((4, 300), aligned=aligned) + b"x" * 5)
 
     assert [len(elements(t)) for t in tensors(parts).values()] == [4, 300]
-    *layout, behind = parts.warnings
-    assert behind == "5 bytes behind the last tensor belong to no name and are left out"
-    assert len(layout) == (not aligned)
+    assert parts.warnings == ["5 bytes behind the last tensor belong to no name and are left out"]
+    assert len(parts.doubts) == (not aligned)
 
 
 def test_sniffing_says_what_todays_burn_does_not_open() -> None:

@@ -227,3 +227,21 @@ def test_a_file_without_a_model_fits_none(tmp_path: Path, head: Path) -> None:
 
     assert ran.code == 1
     assert f"it holds no model that could be compared with {head}" in ran.out
+
+
+@pytest.mark.parametrize("option", ["--migrations", "--like"])
+def test_what_the_call_names_and_is_not_there_is_no_verdict_on_the_checkpoint(option: str, head: Path) -> None:
+    ran = Ran("check", head, option, head.parent / "nowhere.pt")
+
+    assert ran.code == 3
+    assert "nowhere.pt: no such file" in ran.err
+
+
+def test_a_place_that_nothing_tells_is_called_unknown(tmp_path: Path) -> None:
+    stamp = {
+        name: text.replace('"1.0"', '"banana"') for name, text in ckptmigrate.stamp_for("bert", version="1.0").items()
+    }
+    torch.save({**stamp, "model": {"a": torch.ones(2)}}, tmp_path / "odd.pt")
+    ran = Ran("check", tmp_path / "odd.pt")
+
+    assert (ran.code, ran.out.splitlines()[0]) == (1, f"{tmp_path / 'odd.pt'}: unknown (torch_zip)")

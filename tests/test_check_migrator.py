@@ -29,8 +29,8 @@ def tensor(*shape: int, start: int = 0) -> torch.Tensor:
 QKV = {"attn.qkv.weight": tensor(6, 4), "attn.qkv.bias": tensor(6)}
 PARTS = {
     f"attn.{n}.{leaf}": QKV[f"attn.qkv.{leaf}"][2 * i : 2 * i + 2]
-    for leaf in ("weight", "bias")
     for i, n in enumerate("qkv")
+    for leaf in ("weight", "bias")
 }
 SPLIT = Split(r"(.*)\.qkv\.(weight|bias)", into=[r"\1.q.\2", r"\1.k.\2", r"\1.v.\2"], axis=0)
 

@@ -13,6 +13,8 @@ import pytest
 import torch
 
 import ckptmigrate
+from ckptmigrate import Add, Transpose
+from ckptmigrate.report import report_lines
 
 from .command_line import BARE, CHECKPOINT, OLD, ROOT, Ran
 
@@ -340,3 +342,41 @@ def test_the_keys_of_an_optimizers_parameters_are_text() -> None:
     keys = [p["key"] for o in shown["sections"]["optimizers"] for p in o["params"]]
     assert keys
     assert all(type(key) is str for key in keys)
+
+
+def test_what_comes_from_nothing_and_what_is_made_anew_is_told(tmp_path: Path) -> None:
+    torch.save({"bn.weight": torch.ones(2, 3)}, tmp_path / "old.pt")
+    operations = [
+        Add("bn.count", near=r"bn\.weight", fill=0, shape=[], dtype="I64", role="buffer"),
+        Transpose(r"bn\.weight"),
+    ]
+    done = ckptmigrate.migrate(tmp_path / "old.pt", tmp_path / "new.pt", operations=operations)
+    assert isinstance(done, ckptmigrate.Report)
+    lines = list(report_lines(done))
+
+    assert "added: model/bn.count" in lines
+    assert "derived: bn.weight -> model/bn.weight" in lines
+    assert [each["target"] for each in done.as_dict()["added"]] == ["model/bn.count"]
+
+
+def test_a_file_in_place_that_is_current_stays_and_that_is_said(tmp_path: Path) -> None:
+    torch.save({"a": torch.ones(2)}, tmp_path / "new.pt")
+    before = (tmp_path / "new.pt").read_bytes()
+    ran = Ran("migrate", tmp_path / "new.pt", "--in-place")
+
+    assert (ran.code, ran.out.splitlines()[0]) == (
+        0,
+        f"nothing is pending, nothing written; {tmp_path / 'new.pt'} stays as it is",
+    )
+    assert (tmp_path / "new.pt").read_bytes() == before
+    assert Ran("migrate", tmp_path / "new.pt", "--in-place", "--json").json()["pending"] is False
+
+
+def test_a_model_that_would_be_empty_is_a_problem_whatever_stands_beside_it(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    state = {"model": model.state_dict(), "optimizer": torch.optim.SGD(model.parameters()).state_dict()}
+    torch.save(state, tmp_path / "old.pt")
+    ran = Ran("migrate", tmp_path / "old.pt", tmp_path / "new.pt", "--exclude", ".*")
+
+    assert ran.code == 3
+    assert "nothing would be left of the model" in ran.err

@@ -58,6 +58,7 @@ def test_a_folder_is_never_replaced_by_its_own_conversion(tmp_path: Path) -> Non
         (["--drop", "nix"], 3, "no section 'nix'"),
         (["--chain", "nix"], 3, "no chain is called nix"),
         (["--migrations", "nix"], 3, "nix: no such file"),
+        (["--chain", "torch=1.4", "--chain", "torch=2.4"], 2, "--chain torch: said twice, '1.4' and '2.4'"),
     ],
 )
 def test_an_option_that_would_mean_nothing_is_refused_and_not_ignored(

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 import ckptmigrate
 from ckptmigrate import errors
+from ckptmigrate.format import WriteOptions
 
 from .conftest import CORPUS
 
@@ -26,10 +27,10 @@ REFUSED = {
     "mmaitre314+picklescan/picklescan-malicious0.pkl": "plain pickle",
     "tracel-ai+burn/tar_weight_bias.tar": "tar",
 }
-LATER = {
-    "tracel-ai+burn/mnist-0.19.0-f32.model.bin",
+OF_BURN = {
+    "tracel-ai+burn/mnist-0.19.0-f32.model.bin",  # test_burn_bin.py: it takes a schema
     "tracel-ai+burn/mnist-2026-06.model.bpk",
-}  # Burn's formats are not read yet
+}
 
 
 def files() -> list[str]:
@@ -52,7 +53,7 @@ def tensors(tree: Any) -> Iterator[torch.Tensor]:
 STEPS = {"allenai+allennlp/allennlp-2021-training_state.th": [1.0] * 9}
 
 
-@pytest.mark.parametrize("name", [f for f in files() if f not in REFUSED and f not in LATER])
+@pytest.mark.parametrize("name", [f for f in files() if f not in REFUSED and f not in OF_BURN])
 def test_a_public_file_converts_with_the_values_torch_reads(
     name: str, corpus: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -108,3 +109,22 @@ def test_allennlps_optimizer_file_is_an_optimizer_of_nine_parameters(corpus: Cal
 def test_hostile_pickles_meet_a_reader_that_runs_nothing(corpus: Callable[[str], Path]) -> None:
     with pytest.raises(errors.CkptError):
         ckptmigrate.inspect(corpus("mmaitre314+picklescan/picklescan-malicious0.pkl"))
+
+
+def test_the_burnpack_of_burn_s_own_repository_comes_back_as_it_is(
+    corpus: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """CASES A09: 18 tensors, in the padded form; the writer always emits that."""
+    source = corpus("tracel-ai+burn/mnist-2026-06.model.bpk")
+    with ckptmigrate.open(source) as checkpoint:
+        shapes = {name: (str(tensor.dtype), list(tensor.shape)) for name, tensor in checkpoint.model.items()}
+    ckptmigrate.migrate(source, tmp_path / "out.bpk", write=WriteOptions(bare=True))
+    ckptmigrate.migrate(source, tmp_path / "out.safetensors")
+
+    assert len(shapes) == 18
+    assert shapes["fc1.weight"] == ("F32", [1600, 128])
+    assert shapes["conv1.norm.running_var"] == ("F32", [64])
+    assert shapes["fc3.bias"] == ("F32", [10])
+    assert (tmp_path / "out.bpk").read_bytes() == source.read_bytes()
+    assert ckptmigrate.verify(source, tmp_path / "out.safetensors") == []
+    assert ckptmigrate.doctor(source) == []

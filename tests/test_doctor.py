@@ -176,6 +176,61 @@ def test_so_it_is_of_damaged_tables(tmp_path: Path, what: str) -> None:
     assert refused
 
 
+VALUES: dict[str, Any] = {
+    "a count": 9, "a negative": -10, "beyond i64": 1 << 63, "the largest": (1 << 64) - 1, "below i64": -(1 << 63) - 1,
+    "a fraction": 1.5, "NaN": float("nan"), "nothing": None, "a truth": True, "text": "a", "a list": [1], "a map": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["UInt", "Int", "Float", "Bool"])
+@pytest.mark.parametrize("value", VALUES)
+def test_so_it_is_of_a_scalar_that_holds_something_else(tmp_path: Path, kind: str, value: str) -> None:
+    path = tmp_path / "scalars.bpk"
+    path.write_bytes(file({"tensors": {}, "scalars": {"s": {kind: VALUES[value]}}}, b""))
+    told = referee("read", path)
+    with Disk() as disk:
+        said = opening(disk.open(path))
+
+    assert (said is None) is told["ok"]
+    if said is not None:
+        assert told["error"]["display"].startswith(said.partition("…")[0])
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, 18, 23])
+def test_so_it_is_of_offsets_that_claim_to_be_more_or_fewer(tmp_path: Path, length: int) -> None:
+    """Burn takes two of them, and what follows for the next field, whatever the length says."""
+    path = tmp_path / "model-3.bpk"
+    data = (RUN / "checkpoint" / "model-3.bpk").read_bytes()
+    name = b"data_offsets"
+    for at in [found.end() for found in re.finditer(name, data)]:
+        path.write_bytes(data[:at] + bytes([0x80 + length]) + data[at + 1 :])
+        told = referee("read", path)
+        found = ckptmigrate.doctor(path)
+
+        assert told["ok"] is (length > 2)
+        assert [finding.silent for finding in found] == [told["ok"]]
+        assert f"has {length} data_offsets, expected 2" in found[0].cause
+
+
+SCHEMES = [name for name in FILES if re.search(r"0\.22\.1/quant-.*\.bpk", name)]
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_so_it_is_of_damaged_words_for_a_quantisation(tmp_path: Path, name: str) -> None:
+    """A letter of the word is another: what is none of a field's variants is told, and so is the field that is missing then."""
+    data, path = FILES[name].read_bytes(), tmp_path / "damaged.bpk"
+    begin = data.index(b"QFloat") + 7
+    for at in [*range(begin, begin + 40, 3)]:
+        path.write_bytes(data[:at] + b"x" + data[at + 1 :])
+        told = referee("read", path)
+        with Disk() as disk:
+            said = opening(disk.open(path))
+
+        assert (said is None) is told["ok"], (at, said, told)
+        if said is not None:
+            assert told["error"]["display"].startswith(said.partition("…")[0]), (at, said, told)
+
+
 def in_bytes(node: Any, key: str) -> Any:
     """Give a table in which the maps that have a key have it as bytes."""
     if not isinstance(node, dict):
@@ -285,6 +340,20 @@ def test_what_a_missing_file_makes_the_release_say_that_wrote_the_others(
     assert own.cause == f"Burn {release} says so of the same"
 
 
+@pytest.mark.parametrize("what", [MODEL, OPTIM])
+def test_what_a_missing_file_makes_the_first_releases_say(tmp_path: Path, what: str) -> None:
+    """Their words are burn/src/train/checkpoint/file.rs and burn-core/src/module/state.rs of 0.3 to 0.6: no run of them is in the museum."""
+    (tmp_path / "checkpoint").mkdir()
+    shutil.copy(OURS / "0.4.0" / "net.json.gz", tmp_path / "checkpoint" / "model-2.json.gz")
+    shutil.copy(OURS / "0.4.0" / "optim-adam.json.gz", tmp_path / "checkpoint" / "optim-2.json.gz")
+    (tmp_path / "checkpoint" / f"{what}-2.json.gz").unlink()
+    today, own = [f for f in ckptmigrate.doctor(tmp_path) if Path(f.file).name == f"{what}-2"]
+
+    assert "cannot open" in today.message
+    assert own.message.startswith("called `Result::unwrap()` on an `Err` value: StateError(FileNotFound(")
+    assert own.cause == "Burn 0.3 to 0.6 says so of the same"
+
+
 def test_second_moments_that_half_precision_lost_are_counted() -> None:
     found = ckptmigrate.doctor(OURS / "0.11.1" / "optim-adam-half.mpk.gz")
     (lost,) = [f for f in found if f.silent]
@@ -311,6 +380,56 @@ def test_an_old_run_is_told_file_by_file_in_the_loader_s_words(tmp_path: Path) -
         "Can load model checkpoint", "Can load optimizer checkpoint", "Can load learning rate scheduler checkpoint",
     ]  # fmt: skip
     assert all("No such file or directory (os error 2)" in f.message for f in last)
+
+
+RANKS = "called `Result::unwrap()` on an `Err` value: Any { .. }"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "words"),
+    [
+        ("fc.0.weight", "conv.weight", RANKS),
+        ("fc.0.bias", "conv.bias", "=== Tensor Operation Error ==="),
+        ("norm.beta", "norm.gamma", None),  # of one shape: written twice, and trained by one gradient
+        ("norm.running_mean", "fc.0.bias", None),  # nothing trains a running mean
+    ],
+)
+def test_an_id_that_stands_for_two_parameters_is_said_in_the_words_of_the_first_step(
+    run: Path, one: str, other: str, words: str | None
+) -> None:
+    path = run / "checkpoint" / "model-3.bpk"
+    table, data = parts_of(path)
+    table["tensors"][one]["param_id"] = table["tensors"][other]["param_id"]
+    path.write_bytes(file(table, data))
+    proof = json.loads((RUN / "proof.json").read_text())
+    told = referee("resume", run, "3", "adam", proof["scheduler"], json.dumps(proof["scheduler_config"]))
+    alone = [f for f in ckptmigrate.doctor(path) if "have one id" in f.cause]
+    found = [f for f in ckptmigrate.doctor(run) if f.epoch == 3 and "have one id" in f.cause]
+
+    assert told["ok"] is (words is None)
+    assert [f.message for f in alone] == [f.message for f in found] == [] if words is None else [words]
+    if words is not None:
+        assert told["error"]["stage"] == "train"
+        assert words in told["error"]["cause"]["panic"]
+        assert found[0].silent
+        assert {one, other} <= set(re.findall(r"[\w.]+", found[0].cause))
+
+
+@pytest.mark.parametrize("name", ["0.4.0/optim-adam-partial.json.gz", "time taken out"])
+def test_an_optimizer_without_a_count_asks_for_the_steps(tmp_path: Path, name: str) -> None:
+    path = tmp_path / Path(name).name.replace(" ", "-")
+    if name.endswith(".gz"):
+        shutil.copy(OURS / name, path)
+    else:
+        path = tmp_path / "optim-3.bpk"
+        table, data = parts_of(RUN / "checkpoint" / "optim-3.bpk")
+        table["scalars"] = {name: value for name, value in table["scalars"].items() if not name.endswith(".time")}
+        path.write_bytes(file(table, data))
+    (finding,) = [f for f in ckptmigrate.doctor(path) if f.silent]
+
+    assert finding.message == RESTARTS
+    assert "--steps N says how many steps the optimizer had made" in finding.cause
+    assert finding.remedy.endswith(".bpk --steps N")
 
 
 # ---------------------------------------------------------------- the verb

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 KINDS = [
     "transpose", "split", "concat", "stack", "unstack", "reorder", "fold", "reshape", "cast", "apply", "drop", "move",
-    "rename", "reindex", "order", "add", "add buffer", "tie", "untie", "untie",
+    "rename", "reindex", "order", "add", "add buffer", "tie", "untie", "untie", "fan", "fan",
 ]  # fmt: skip
 TIED = {"rename", "reindex", "order", "untie", "drop"}  # what may be done to one of two tied names
 
@@ -52,6 +52,8 @@ def deed_of(kind: str, world: World, name: str, fresh: str, data: st.DataObject)
     value = world.model[name]
     if kind == "untie":
         return next((Deed("untie", (second,)) for second in world.ties), None)
+    if kind == "fan":
+        return fan_of(world, name, fresh, data)
     if kind not in TIED and name in {*world.ties, *world.ties.values()}:
         return None
     mates = [
@@ -108,6 +110,18 @@ def deed_of(kind: str, world: World, name: str, fresh: str, data: st.DataObject)
     return None
 
 
+def fan_of(world: World, name: str, fresh: str, data: st.DataObject) -> Deed | None:
+    """Give the halving of some names of some modules, in one operation."""
+    modules = {name.rpartition(".")[0], data.draw(st.sampled_from(list(world.model))).rpartition(".")[0]}
+    leaves = data.draw(st.sets(st.sampled_from(sorted({n.rpartition(".")[2] for n in world.model})), min_size=1))
+    names = [n for n in world.model if n.rpartition(".")[0] in modules - {""} and n.rpartition(".")[2] in leaves]
+    tied = {*world.ties, *world.ties.values()}
+    if not names or any(n in tied or not len(world.model[n].shape[:1]) or len(world.model[n]) % 2 for n in names):
+        return None
+    into = [f"{fresh}.{n.rpartition('.')[0]}.{part}.{n.rpartition('.')[2]}" for n in names for part in "xy"]
+    return Deed("fan", tuple(names), tuple(into))
+
+
 def operation_of(deed: Deed) -> Operation:
     """Give the operation that should do what the deed does."""
     kind, names, into, argument = deed
@@ -117,6 +131,11 @@ def operation_of(deed: Deed) -> Operation:
             return Transpose(exact[0], argument)
         case "split":
             return Split(exact[0], into, argument[0], argument[1])
+        case "fan":
+            modules, leaves = ({re.escape(name.rpartition(".")[at]) for name in names} for at in (0, 2))
+            fresh = into[0].partition(".")[0]
+            pattern = f"({'|'.join(sorted(modules))})\\.({'|'.join(sorted(leaves))})"
+            return Split(pattern, [rf"{fresh}.\1.{part}.\2" for part in "xy"])
         case "concat":
             return Concat(exact, into[0], argument)
         case "stack":
@@ -169,7 +188,7 @@ def drawn(members: dict[str, Tensor]) -> Arrays:
 def test_a_random_chain_does_to_tensors_twins_and_slots_what_numpy_does(
     shapes: list[tuple[int, ...]], choices: list[tuple[int, str]], data: st.DataObject
 ) -> None:
-    names = {f"p{2 * i}.w": shape for i, shape in enumerate(shapes)}
+    names = {f"p{i - i % 2}.{'wb'[i % 2]}": shape for i, shape in enumerate(shapes)}
     checkpoint = make(names, [list(names)])
     entries: list[tuple[str, Arrays | None]] = [
         (str(p.name), {key: (p.slots or {})[key].value.numpy() for key in ("exp_avg", "exp_avg_sq")})

@@ -37,7 +37,7 @@ def test_the_parts_of_a_split_stand_side_by_side_in_their_group_each_with_the_sc
     old = state(checkpoint)[0][2]
 
     assert run(checkpoint, Split(r"a\.(w|b)", (r"a1.\1", r"a2.\1"), sizes=(1, 3))) == []
-    assert list(checkpoint.model) == ["a1.w", "a2.w", "a1.b", "a2.b", "b.w", "b.b"]
+    assert list(checkpoint.model) == ["a1.w", "a1.b", "a2.w", "a2.b", "b.w", "b.b"]
     assert list(checkpoint.twins["ema"]) == list(checkpoint.model)
     assert [entry[:2] for entry in state(checkpoint)] == [
         ("a1.w", 0),

@@ -191,3 +191,26 @@ def test_an_output_like_a_source_that_is_not_there_is_a_problem() -> None:
     (problem,) = run(make({"a": (1,)}), Apply(["a"], {"b": {"like": 1}}, double))
 
     assert problem.endswith("a: 'b' is like source 1, and there are 1")
+
+
+def test_where_takes_only_what_has_its_partner_beside_it() -> None:
+    fold = Apply(
+        [r"(.*)\.g", r"(.*)\.v"], {r"\1.weight": {"like": 1}}, scaled, where={r"(.*)\.g": r"\1.v", r"(.*)\.v": r"\1.g"}
+    )
+    names = {"a.g": None, "a.v": None, "b.v": None, "c.g": None}
+
+    assert [(group.sources, group.targets, group.missing) for group in fold.match(names)] == [
+        (("a.g", "a.v"), ("a.weight",), ())
+    ]
+
+
+def scaled(gain: Any, direction: Any) -> Any:
+    return gain * direction
+
+
+def test_a_function_that_wants_to_end_the_process_is_a_problem_as_any_other() -> None:
+    def leave(weight: Any) -> Any:
+        raise SystemExit(7)
+
+    with pytest.raises(TensorError, match=r"leave of F32 \[2\]: SystemExit: 7"):
+        Apply(["a"], ["b"], leave).tensors((tensor(np.ones(2, "f4")),))

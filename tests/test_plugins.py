@@ -150,3 +150,67 @@ def test_a_name_that_is_nearly_an_installed_one_is_asked_for() -> None:
         chains.Catalog.find().chain("acme.nte")
 
     assert caught.value.hints == ["did you mean acme.net?"]
+
+
+@pytest.fixture
+def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Give what lays a distribution of one module and its entry points down, as pip would."""
+
+    def lay(name: str, points: str, code: str) -> None:
+        site = tmp_path / f"site_{name}"
+        (site / f"{name}-1.0.dist-info").mkdir(parents=True)
+        (site / f"{name}-1.0.dist-info" / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (site / f"{name}-1.0.dist-info" / "entry_points.txt").write_text(points)
+        (site / f"{name}.py").write_text(code)
+        monkeypatch.syspath_prepend(str(site))
+        registry.forget()
+
+    return lay
+
+
+def model(path: Path) -> Path:
+    safetensors.torch.save_file({"a": torch.ones(1)}, path)
+    return path
+
+
+def test_a_name_that_two_distributions_offer_is_neithers(tmp_path: Path, distribution: Any) -> None:
+    points = "[ckptmigrate.formats]\nacme_twice = {}\n"
+    for name in ("acme_one", "acme_two"):
+        distribution(name, points.format(name), "")
+
+    with pytest.raises(CkptError, match=r"offered by acme_one 1\.0 and acme_two 1\.0"):
+        registry.format("acme_twice")
+    assert Ran("inspect", model(tmp_path / "m.safetensors")).code == 0
+
+
+def test_a_plugin_that_ends_the_process_as_it_is_imported_is_broken_as_any_other(distribution: Any) -> None:
+    distribution("acme_quits", "[ckptmigrate.formats]\nacme_quits = acme_quits\n", "raise SystemExit(4)")
+
+    with pytest.raises(CkptError, match=r"acme_quits 1\.0\) does not load: SystemExit: 4"):
+        registry.format("acme_quits")
+
+
+def test_what_is_broken_under_the_name_of_an_automatic_chain_is_a_warning_to_all_who_did_not_name_it(
+    tmp_path: Path, distribution: Any
+) -> None:
+    distribution("acme_rival", "[ckptmigrate.migrators]\ntorch = acme_rival.nowhere\n", "")
+    path = model(tmp_path / "m.safetensors")
+    said = Ran("plan", path)
+
+    assert said.code == 0
+    assert "warning: chain torch does not load: acme_rival 1.0: " in said.out
+    assert Ran("plan", path, "--chain", "torch").code == 3
+
+
+def test_the_target_of_a_call_may_be_an_installed_format_and_one_that_cannot_is_told_why(tmp_path: Path) -> None:
+    path = model(tmp_path / "m.safetensors")
+    broken = Ran("migrate", path, tmp_path / "out", "--to", "acme_torn")
+    readable = Ran("migrate", path, tmp_path / "out", "--to", "acme_old")
+    laid(trained(), tmp_path / "old")
+    written = Ran("migrate", tmp_path / "old", tmp_path / "new", "--to", "acme_record")
+    by_suffix = Ran("migrate", path, tmp_path / "out.old")
+
+    assert (broken.code, readable.code, written.code) == (3, 2, 0)
+    assert "acme_that_nobody_has" in broken.err
+    assert "acme_old is read only" in readable.err
+    assert (by_suffix.code, by_suffix.err) == (2, readable.err)

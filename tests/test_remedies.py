@@ -13,7 +13,7 @@ import pytest
 
 import ckptmigrate
 
-from .burnpack_desk import FILES, OURS, referee
+from .burnpack_desk import OURS, referee
 from .command_line import Ran
 from .damaged_runs import (
     FIRST_STEP,
@@ -67,8 +67,8 @@ BEYOND = {"epochs", "inspect", "verify"}
 
 
 def typed(finding: Finding) -> tuple[Ran, Path | None]:
-    """Type a remedy; give what became of it, and what it wrote, if it writes."""
-    _, verb, *words = shlex.split(finding.remedy)
+    """Type a remedy, with a number where it says N; give what became of it, and what it wrote, if it writes."""
+    _, verb, *words = shlex.split(finding.remedy.replace("--steps N", "--steps 2"))
     return Ran(verb, *words), Path(words[1]) if verb == "migrate" else None
 
 
@@ -175,6 +175,28 @@ def test_what_the_doctor_prints_mends_a_file_alone(tmp_path: Path, path: Path, m
         assert out is not None
         openable(out)
         assert same(finding, ckptmigrate.doctor(out)) == [], finding
+        out.unlink()
+
+
+@pytest.mark.parametrize(
+    "name", ["0.21.0/net-full.mpk", "0.7.0/net-full.bin", "0.4.0/optim-adam-partial.json.gz", "0.21.0/net-full.json"]
+)
+def test_so_it_does_a_record_that_bears_the_name_of_today_s_files(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(OURS / name, tmp_path / "renamed.bpk")
+    shutil.copy(OURS / "0.7.0" / "schema-net.json", tmp_path / "schema.json")
+    found = ckptmigrate.doctor("renamed.bpk")
+    assert found[0].message == "Invalid magic number"
+    for finding in [each for each in found if each.remedy]:
+        ran, out = typed(finding)
+        if "--steps N" in ran.err:
+            ran = Ran(*shlex.split(finding.remedy)[1:], "--steps", "2")
+        assert ran.code == 0, (finding, ran.err)
+        assert out is not None
+        openable(out)
+        assert [each for each in ckptmigrate.doctor(out) if not each.silent] == []
         out.unlink()
 
 
@@ -290,10 +312,7 @@ def test_an_lstm_whose_forget_gate_was_trained_is_none_of_these(coupled: Path) -
 
 def test_elements_of_a_tuple_that_lost_their_index_are_told_and_the_rename_puts_them_back(tmp_path: Path) -> None:
     """A file of 0.19 tells nothing of tuples; what Burn then misses is put back by the command that the doctor spells."""
-    source = FILES.get("0.19.1/zoo.bpk")
-    if source is None:
-        pytest.skip("the museum is not beside this checkout: shared/fixtures/burn/0.19.1/zoo.bpk")
-    shutil.copy(source, tmp_path / "zoo.bpk")
+    shutil.copy(OURS / "0.19.1" / "zoo.bpk", tmp_path / "zoo.bpk")
     (finding,) = ckptmigrate.doctor(tmp_path / "zoo.bpk")
     assert "elements of a tuple without their index" in finding.cause
     spelled = re.search(r"--rename '(\S+)'", finding.cause)

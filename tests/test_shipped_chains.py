@@ -10,7 +10,7 @@ import torch
 
 import ckptmigrate
 from ckptmigrate.chains import Catalog
-from ckptmigrate.errors import PlanError
+from ckptmigrate.errors import CkptError, PlanError
 
 FIXTURES = Path(__file__).parent / "fixtures" / "chains"
 PAIRS = sorted(path.name.removesuffix(".before.pt") for path in FIXTURES.glob("*/*.before.pt"))
@@ -109,3 +109,114 @@ def test_without_its_name_a_chain_is_only_suggested(folder: str, name: str, tmp_
     assert isinstance(report, ckptmigrate.Report)
     assert any(f"--chain {chain}" in note for note in report.notes)
     assert same(load(tmp_path / "out.pt"), load(before))
+
+
+def saved(path: Path, model: torch.nn.Module, *optimizers: torch.optim.Optimizer) -> Path:
+    """Let a model and its optimizers take one step, and save them."""
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    for optimizer in optimizers:
+        optimizer.step()
+    torch.save({"model": model.state_dict(), "optimizers": [each.state_dict() for each in optimizers]}, path)
+    return path
+
+
+def normed(weight_norm: Any) -> torch.nn.ModuleDict:
+    """Give a model of weight norms of several kinds, with spectral norms beside them."""
+    torch.manual_seed(5)
+    return torch.nn.ModuleDict(
+        {
+            "linear": weight_norm(torch.nn.Linear(3, 4)),
+            "spectral": torch.nn.utils.spectral_norm(torch.nn.Linear(4, 4)),
+            "parametrized": torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(4, 4)),
+            "lstm": weight_norm(torch.nn.LSTM(3, 4), "weight_hh_l0"),
+            "whole": weight_norm(torch.nn.Conv2d(3, 4, 3), dim=None),
+            "turned": weight_norm(torch.nn.ConvTranspose1d(3, 4, 3), dim=1),
+        }
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated")
+def test_a_spectral_norm_beside_weight_norms_stays_as_it_is(tmp_path: Path) -> None:
+    old = normed(torch.nn.utils.weight_norm)
+    new = normed(torch.nn.utils.parametrizations.weight_norm)
+    path = saved(tmp_path / "old.pt", old)
+    renamed = upgraded(path, tmp_path / "new.pt", "torch.weight_norm")["model"]
+    folded = upgraded(path, tmp_path / "folded.pt", "torch.fold_weight_norm")["model"]
+    for name in ("linear", "whole", "turned"):
+        torch.nn.utils.remove_weight_norm(old[name])
+    torch.nn.utils.remove_weight_norm(old["lstm"], "weight_hh_l0")
+    expected = old.state_dict()
+
+    assert not new.load_state_dict(renamed).missing_keys
+    assert folded.keys() == expected.keys()
+    assert all(torch.allclose(folded[name], expected[name], rtol=0, atol=1e-6) for name in expected)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated")
+@pytest.mark.parametrize("chain", ["torch.weight_norm", "torch.fold_weight_norm"])
+def test_a_weight_norm_of_any_parameter_is_recognised(chain: str, tmp_path: Path) -> None:
+    lstm = torch.nn.utils.weight_norm(torch.nn.LSTM(3, 4), "weight_hh_l0")
+    report = ckptmigrate.plan(saved(tmp_path / "lstm.pt", lstm))
+
+    assert any(f"--chain {chain}" in note for one in report for note in one.notes)
+
+
+def test_the_step_of_a_sparse_adam_stays_a_number_whatever_optimizer_stands_beside_it(tmp_path: Path) -> None:
+    model = torch.nn.ModuleDict({"embed": torch.nn.Embedding(5, 3, sparse=True), "fc": torch.nn.Linear(3, 4)})
+    sparse = torch.optim.SparseAdam(list(model["embed"].parameters()))
+    dense = torch.optim.NAdam(model["fc"].parameters())
+    model["fc"](model["embed"](torch.tensor([0, 1]))).sum().backward()
+    sparse.step()
+    dense.step()
+    torch.save(
+        {"model": model.state_dict(), "optimizers": [sparse.state_dict(), dense.state_dict()]}, tmp_path / "new.pt"
+    )
+    down = upgraded(tmp_path / "new.pt", tmp_path / "old.pt", "torch", "1.10")
+    up = upgraded(tmp_path / "old.pt", tmp_path / "again.pt", "torch")
+
+    assert [one.current for one in ckptmigrate.check(tmp_path / "new.pt")] == [True]
+    assert [type(each["state"][0]["step"]) for each in down["optimizers"]] == [int, int]
+    assert type(down["optimizers"][1]["state"][0]["mu_product"]) is float
+    assert same(up, load(tmp_path / "new.pt"))
+
+
+def test_parameters_that_only_end_like_a_weight_norm_s_are_none(tmp_path: Path) -> None:
+    state = {
+        "attn.w_g": torch.rand(3, 3),
+        "attn.w_v": torch.rand(3, 3),
+        "fc.weight_g": torch.ones(4, 1),
+        "fc.weight_v": torch.ones(4, 3),
+    }
+    torch.save(state, tmp_path / "old.pt")
+
+    for chain in ("torch.weight_norm", "torch.fold_weight_norm"):
+        made = upgraded(tmp_path / "old.pt", tmp_path / f"{chain}.pt", chain)
+        assert all(torch.equal(made[name], state[name]) for name in ("attn.w_g", "attn.w_v"))
+        assert "fc.weight_v" not in made
+
+
+def test_a_direction_of_zeros_is_what_torch_makes_of_it_and_nothing_is_printed(tmp_path: Path) -> None:
+    torch.save(
+        {"fc.weight_g": torch.ones(2, 1), "fc.weight_v": torch.tensor([[0.0, 0.0], [3.0, 4.0]])}, tmp_path / "old.pt"
+    )
+    made = upgraded(tmp_path / "old.pt", tmp_path / "new.pt", "torch.fold_weight_norm")["fc.weight"]
+
+    torch.testing.assert_close(made, torch.tensor([[torch.nan, torch.nan], [0.6, 0.8]]), equal_nan=True)
+
+
+def test_what_is_no_magnitude_is_refused_and_not_multiplied(tmp_path: Path) -> None:
+    torch.save({"fc.weight_g": torch.ones(2, 2), "fc.weight_v": torch.ones(2, 2)}, tmp_path / "old.pt")
+
+    with pytest.raises(CkptError, match=r"\[2, 2\] is no magnitude of \[2, 2\]"):
+        upgraded(tmp_path / "old.pt", tmp_path / "new.pt", "torch.fold_weight_norm")
+
+
+@pytest.mark.parametrize(("target", "stamped"), [(None, "2.7"), ("2.5", "2.4"), ("1.4", "1.4")])
+def test_steps_of_an_automatic_chain_that_are_not_needed_are_passed_and_hold(
+    target: str | None, stamped: str, tmp_path: Path
+) -> None:
+    torch.save({"a": torch.ones(2)}, tmp_path / "new.pt")
+    (found,) = ckptmigrate.plan(tmp_path / "new.pt", chains={"torch": target}, said={"torch": "1.4"})
+
+    assert (found.steps, found.stamps) == ((), (("torch", stamped),))

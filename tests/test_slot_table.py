@@ -16,9 +16,9 @@ import torch
 import ckptmigrate
 from ckptmigrate import GatherOptions
 from ckptmigrate.errors import PlanError
-from ckptmigrate.operations import Concat, Transpose
+from ckptmigrate.operations import Concat, Split, Transpose
 
-from .slot_recipes import MATRICES, OPTIMIZERS, ROWS, Row
+from .slot_recipes import MATRICES, OPTIMIZERS, ROWS, Row, both, parted
 from .slot_training import SITUATIONS, STEPS, Reference, Situation, Trained, optimizer_of, same, saved, stepped
 
 if TYPE_CHECKING:
@@ -27,7 +27,18 @@ if TYPE_CHECKING:
 RENAMES = {"Rename", "Reindex", "Move"}
 JOINS = {"Concat", "Stack"}
 APPLIES = {"Apply-follow", "Apply-refuse", "Apply-drop", "Apply-keep"}
-REMAKES = {"Reshape", "Transpose", "Reorder", "Split", "Unstack", "Cast", "Apply-follow", *JOINS}
+REMAKES = {
+    "Reshape",
+    "Transpose",
+    "Reorder",
+    "Split",
+    "Split-layer",
+    "Unstack",
+    "Unstack-layers",
+    "Cast",
+    "Apply-follow",
+    *JOINS,
+}
 IDLE = {"first frozen", "first without state"}  # the parameter that the operation is about has no state
 EVERY = set(OPTIMIZERS)
 SECOND = "first tied to an earlier name"  # which stands for it in the optimizer: to drop or move the second name is to change nothing
@@ -41,7 +52,7 @@ ALL_AT_ONCE = r"optimizer 0 keeps d, .*old_dirs.* of all parameters at once, whi
 WHO = r"optimizer 0: (qkv\.weight|experts\.w): "
 
 REFUSED: list[tuple[set[str], set[str], set[str], str]] = [
-    ({"Split", "Concat", "Reorder"}, {"rank 0"}, EVERY, r"[ab]\.weight.* has the shape \[\], and no axis 0"),
+    ({"Split", "Split-layer", "Concat", "Reorder"}, {"rank 0"}, EVERY, r"[ab]\.weight.* has the shape \[\], and no axis 0"),
     (REMAKES | APPLIES, TIED, EVERY, r"(tail|early)\.weight.* are tied, and would no longer be equal; --ties duplicate"),
     (ALL - RENAMES - {"Transpose", "Reorder"}, VECTORS, {"LBFGS"}, ALL_AT_ONCE),
     (ALL - RENAMES - {"Drop", "Order"}, {SECOND}, {"LBFGS"}, ALL_AT_ONCE),
@@ -52,7 +63,8 @@ REFUSED: list[tuple[set[str], set[str], set[str], str]] = [
     (JOINS, {"first a step behind"}, ADAM | {"Adafactor"}, WHO + r"step is not the same in all: 2"),
     (REMAKES, STATEFUL - VECTORS - IDLE, {"Adafactor"}, r"optimizer 0: [\w., ]+: row_var, F32 .*, sums over an axis of its parameter, F32 .*, and cannot follow"),
     ({"Stack"}, {"shape [1]"}, {"Adafactor"}, r"optimizer 0: ab\.w: variance stands only where a parameter has one axis or none, and it becomes \[2, 1\]"),
-    ({"Unstack"}, {"shape [1]"}, {"Adafactor"}, r"optimizer 0: a\.weight, b\.weight: row_var, F32 \[2, 1\], sums over an axis of its parameter"),
+    ({"Unstack-layers"}, IDLE, {"Adafactor"}, r"optimizer 0: experts\.0\.b, experts\.1\.b: row_var, F32 \[2, 1\], sums over an axis of its parameter"),
+    ({"Unstack", "Unstack-layers"}, {"shape [1]"}, {"Adafactor"}, r"optimizer 0: [ax]\.weight, [by]\.weight: row_var, F32 \[2, 1\], sums over an axis of its parameter"),
     ({"Apply-refuse"}, STATEFUL - IDLE, EVERY, r"optimizer 0: a\.weight: \w+ has the parameter's axes, and the operation does not say what becomes of it"),
 ]  # fmt: skip
 """Operations, situations, optimizers, and what the refusal says; the first that fits. Every cell that none fits follows."""
@@ -142,7 +154,30 @@ def test_a_step_after_the_change_is_the_change_after_the_step(operation: str, op
     assert same(dict(wanted.net.state_dict()), row.mapped(dict(old.net.state_dict())))
 
 
-# Beside the table: what counts for itself, what has two readings, and the way out.
+# Beside the table: what torch would take in silence, what counts for itself, what has two readings, and the way out.
+
+
+def test_the_moments_of_a_layer_are_its_own_where_all_shapes_are_equal_and_torch_would_take_any(tmp_path: Path) -> None:
+    """By their sources the parts would stand as a.weight, b.weight, a.bias, b.bias; torch declares and counts by modules."""
+    old_names, new_names = ("both.weight", "both.bias"), ("a.weight", "a.bias", "b.weight", "b.bias")
+    mapped = both(
+        parted(old_names[0], new_names[::2], lambda w: w.chunk(2)),
+        parted(old_names[1], new_names[1::2], lambda w: w.chunk(2)),
+    )
+    split = Split(r"both\.(weight|bias)", [r"a.\1", r"b.\1"])
+    row = Row(split, dict.fromkeys(old_names, (8,)), dict.fromkeys(new_names, (4,)), mapped)
+    old = Trained(row, Situation(), "Adam")
+    ckptmigrate.migrate(saved(old, tmp_path / "old.pt"), tmp_path / "new.pt", operations=(split,))
+    found = torch.load(tmp_path / "new.pt", weights_only=True)
+    wanted = Reference(old)
+    model, held = found["model_state_dict"], found["optimizer_state_dict"]
+    by_source = copy.deepcopy(held)
+    by_source["state"][3], by_source["state"][4] = held["state"][4], held["state"][3]
+    right = stepped(wanted, wanted.model, wanted.held)
+
+    assert list(model)[2:6] == list(new_names)
+    assert same(stepped(wanted, model, held), right)
+    assert not same(stepped(wanted, model, by_source), right)
 
 
 def counters(held: Any) -> list[tuple[float, int]]:

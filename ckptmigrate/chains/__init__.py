@@ -236,7 +236,9 @@ class _Making:
                     )
             self._step(step, "up", self.parameters)
             taken = migrator
-        if taken is not None:
+        if taken is None and chain.automatic and place.how in {"stamp", "said"} and standing < target:
+            self.stamps[name] = held(steps, target)  # what was passed without need holds as well
+        elif taken is not None:
             self.stamps[name] = held(steps, target) if chain.automatic else taken.version
             if chain.crosses is not None:
                 self.crossings[name] = self.sketch.family = chain.crosses
@@ -246,7 +248,7 @@ class _Making:
                 place.text if place.how == "said" or place.version == public(place.text) else str(place.version)
             )
         elif (
-            place.how == "marks" and steps and name in self.named
+            place.how == "marks" and steps and name in self.named and standing == steps[-1].migrator.release
         ):  # else a chain that was asked for would do nothing in silence
             about = f" ({chain.about})" if chain.about else ""
             self.notes.append(f"chain {name}: no step's marks match, so nothing of it is applied{about}")

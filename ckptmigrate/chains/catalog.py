@@ -17,6 +17,7 @@ import importlib
 import importlib.metadata
 import pkgutil
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -155,6 +156,11 @@ class Catalog:
 
     def loaded(self) -> list[Chain]:
         """Give the chains that are loaded and whole, by name; installed ones only after they were asked for."""
+        for name in sorted({*self._chains, *self._steps}.intersection(self._points)):
+            with suppress(
+                MigratorError
+            ):  # what an installed package adds to it may break it, and is known from then on
+                self._need(name)
         return [self.chain(name) for name in sorted({*self._chains, *self._steps} - {*self.broken})]
 
     def chain(self, name: str) -> Chain:

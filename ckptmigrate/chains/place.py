@@ -30,18 +30,20 @@ class Place:
     how: Literal["stamp", "layout", "marks", "said", "unknown"]
     text: str | None = None
     why: str | None = None
+    whose: str | None = None
 
     @property
     def told(self) -> str:
         """Give who placed it, and where, as messages say it."""
-        whose = {"stamp": "its stamp", "layout": "the file's own version", "said": "--from"}.get(self.how)
-        return f"{whose} says {self.text}" if whose else f"its marks place it at {self.version}"
+        return f"{self.whose} says {self.text}" if self.whose else f"its marks place it at {self.version}"
 
 
-def locate(checkpoint: Checkpoint, chain: Chain, steps: Sequence[Step], said: str | None = None) -> Place:
+def locate(
+    checkpoint: Checkpoint, chain: Chain, steps: Sequence[Step], said: str | None = None, *, speaker: str = "--from"
+) -> Place:
     """Tell where a checkpoint stands in a chain: what was said, its stamp, its layout's or format's own version, else its marks.
 
-    Two of them that disagree are a VersionError that names both.
+    Two of them that disagree are a VersionError that names both; ``speaker``: what messages call who said it.
     """
     found: list[tuple[Literal["stamp", "layout", "said"], str, str]] = []
     if chain.name in checkpoint.stamp.versions:
@@ -50,9 +52,9 @@ def locate(checkpoint: Checkpoint, chain: Chain, steps: Sequence[Step], said: st
     if said is not None:
         if public(said) is None:
             raise VersionError(
-                f"chain {chain.name}: --from says {said!r}, which is no version (PEP 440)", chain=chain.name
+                f"chain {chain.name}: {speaker} says {said!r}, which is no version (PEP 440)", chain=chain.name
             )
-        found.append(("said", "--from", said))
+        found.append(("said", speaker, said))
     readable = [(how, whose, text, version) for how, whose, text in found if (version := public(text)) is not None]
     for (_, one, text, version), (_, other, second, different) in itertools.pairwise(readable):
         if version != different:
@@ -60,8 +62,8 @@ def locate(checkpoint: Checkpoint, chain: Chain, steps: Sequence[Step], said: st
                 f"chain {chain.name}: {one} says {text}, {other} says {second}", chain=chain.name, said=(text, second)
             )
     if readable:
-        how, _, text, version = readable[0]
-        return Place(_settled(checkpoint, version, steps), how, text)
+        how, whose, text, version = readable[0]
+        return Place(_settled(checkpoint, version, steps), how, text, whose=whose)
     if found:
         _, whose, text = found[-1]
         return Place(None, "unknown", text, f"{whose} says {text!r}, which is no version (PEP 440)")

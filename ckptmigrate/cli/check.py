@@ -27,7 +27,7 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Say whether checkpoints are current: 0 all are, 1 one is behind, unknown, broken or, with --like, does not fit; for CI."""
-    with refusing(as_json=as_json, code=DIFFERENT):
+    with refusing(as_json=as_json):  # what is broken at PATH is a finding; what is raised is of the call
         gather = dataclasses.replace(finding.options(), epoch=epoch)
         options = convert.Options(read=reading.options(), gather=gather, like=like, **stepping.options())
         found = [one for path in paths for one in checking.check(path, options)]

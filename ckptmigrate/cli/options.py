@@ -198,14 +198,18 @@ class Converting:
 
 
 def pairs(option: str, texts: list[str] | None, *, optional: bool = False) -> list[tuple[str, str]]:
-    """Give what stands before and after the first ``=`` of each text; UsageError where there is none and it is not ``optional``."""
-    found = []
+    """Give what stands before and after the first ``=`` of each text.
+
+    UsageError where there is none and it is not ``optional``, and where two texts say two things of one name.
+    """
+    found: dict[str, str] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not name or not (equals or optional):
             raise UsageError(f"{option} {text}: expected NAME=VALUE")
-        found.append((name, value))
-    return found
+        if found.setdefault(name, value) != value:
+            raise UsageError(f"{option} {name}: said twice, {found[name]!r} and {value!r}")
+    return list(found.items())
 
 
 def number(option: str, text: str) -> int | float:

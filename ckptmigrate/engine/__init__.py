@@ -16,15 +16,15 @@ import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from ckptmigrate.checkpoint import Slot
+from ckptmigrate.checkpoint import Slot, slot_names
 from ckptmigrate.errors import UsageError
 from ckptmigrate.marks import at, has_fields, number, with_state
 from ckptmigrate.operations import Reason, bind
-from ckptmigrate.operations.ties import is_look
 
 from . import accounts, items, modules
-from .changes import change_of, changes_of, placed, without_collisions
+from .changes import change_of, changes_of, placed, side_by_side, without_collisions
 from .following import follow
+from .identity import apart, check_ids, check_ties, with_ids
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ckptmigrate.format import Family
     from ckptmigrate.migrator import Migrator
     from ckptmigrate.operations import Group, Operation
-    from ckptmigrate.tensor import Promise, Tensor
+    from ckptmigrate.tensor import Tensor
 
     from .changes import Change, Say
 
@@ -136,12 +136,14 @@ def _on_model(
     if not changes:
         return
     numbered = any(tensor.id is not None for tensor in before.values())
-    changes = [_with_ids(change, keeps=operation.traits.keeps_id, numbered=numbered) for change in changes]
-    after = placed(before, changes)
-    _check_ids(changes, after, say)
+    changes = [with_ids(change, keeps=operation.traits.keeps_id, numbered=numbered) for change in changes]
+    changes = apart(changes, before)
     if not operation.traits.unties:
-        _check_ties(changes, before, checkpoint, say, ties)
-    twins = {name: _twin(name, twin, operation, changes, say) for name, twin in checkpoint.twins.items()}
+        check_ties(changes, before, checkpoint.ledger, say if ties == "keep" else None)
+    rows = side_by_side(before, changes)
+    after = placed(before, changes, rows)
+    check_ids(changes, after, say)
+    twins = {name: _twin(name, twin, operation, changes, rows, say) for name, twin in checkpoint.twins.items()}
     _settle(checkpoint, operation, family, trail, changes, after, say, lead)
     accounts.section(checkpoint, "model", changes, lead)
     for name, (members, twin_changes) in twins.items():
@@ -183,77 +185,13 @@ def _settle(
         follow(checkpoint, index, changes, before, family, operation, say, lead)
 
 
-def _with_ids(change: Change, *, keeps: bool, numbered: bool) -> Change:
-    """Give targets the ids of the law: their source's, or one made of all source ids and the name, or, in a model with ids, of the name."""
-    after = []
-    for name, target, origin in zip(change.group.targets, change.after, change.origins, strict=True):
-        sources = [change.before[i] for i in origin]
-        if len(sources) == 1 and (keeps or sources[0].promise == target.promise):
-            identity = sources[0].id
-        elif not sources:
-            identity = made_id((), name) if numbered else None
-        else:
-            ids = [source.id for source in sources if source.id is not None]
-            identity = made_id(ids, name) if ids else None
-        after.append(replace(target, id=identity))
-    return replace(change, after=tuple(after))
-
-
-def made_id(ids: Sequence[int | str], name: str) -> int:
-    """Give the id of a tensor made of others: xxh64 of the source ids and the name, each ended by a zero byte; of the name alone."""
-    import xxhash  # noqa: PLC0415 - a hash is needed only where a source had an id
-
-    text = "".join(f"{each}\0" for each in (*ids, name)) if ids else name
-    return int(xxhash.xxh64_intdigest(text.encode()))
-
-
-def _check_ids(changes: Sequence[Change], after: Mapping[str, Tensor], say: Say) -> None:
-    """Refuse a new id that another tensor has too, unless the two are one tensor under two names."""
-    fresh = {
-        target.id
-        for change in changes
-        for target, origin in zip(change.after, change.origins, strict=True)
-        if target.id is not None and target.id not in {change.before[i].id for i in origin}
-    }
-    holders: dict[int | str, tuple[str, Promise]] = {}
-    for name, tensor in after.items():
-        if tensor.id is None or tensor.id not in fresh:
-            continue
-        other, promise = holders.setdefault(tensor.id, (name, tensor.promise))
-        if promise != tensor.promise:
-            say(f"{other} and {name} would both have the id {tensor.id}")
-
-
-def _check_ties(
-    changes: Sequence[Change], before: Mapping[str, Tensor], checkpoint: Checkpoint, say: Say, ties: Ties
-) -> None:
-    """Refuse to change one of two equal promises and not the other; a dropped name is no change of the one that stays."""
-    tied: dict[Promise, list[str]] = {}
-    for name, tensor in before.items():
-        if is_look(tensor.promise):
-            tied.setdefault(tensor.promise, []).append(name)
-    tied = {promise: names for promise, names in tied.items() if len(names) > 1}
-    asked = {name for names in tied.values() for name in names}
-    outcome: dict[str, tuple[Promise, ...]] = {}
-    for change in changes if asked else ():
-        if asked.isdisjoint(change.group.sources):  # comparing what hundreds are joined into costs as often as there are of them
-            continue
-        for name, into in zip(change.group.sources, change.outcomes(), strict=True):
-            outcome[name] = tuple(dict.fromkeys(target.promise for _, target in into))  # a tie gives the same twice
-    for promise, names in tied.items():
-        staying = {name: outcome.get(name, (promise,)) for name in names if outcome.get(name, (promise,))}
-        if len(set(staying.values())) < 2:
-            continue
-        changed = next(name for name, result in staying.items() if result != (promise,))
-        other = next(name for name, result in staying.items() if result != staying[changed])
-        if ties == "keep":
-            say(f"{changed} and {other} are tied, and would no longer be equal; --ties duplicate allows it")
-        else:
-            checkpoint.ledger.notes.append(f"{changed} and {other} were tied and are two tensors now")
-
-
 def _twin(
-    name: str, twin: dict[str, Tensor], operation: Operation, changes: Sequence[Change], say: Say
+    name: str,
+    twin: dict[str, Tensor],
+    operation: Operation,
+    changes: Sequence[Change],
+    rows: Sequence[tuple[str, ...]],
+    say: Say,
 ) -> tuple[dict[str, Tensor], list[Change]]:
     """Give a twin after the changes of the model. A twin may hold fewer names (parameters only), never part of a group."""
     own = []
@@ -281,7 +219,7 @@ def _twin(
             )
             own.append(replace(made, after=tuple(after)))
     own = without_collisions(own, twin, lambda message: say(f"twin {name}: {message}"))
-    return placed(twin, own), own
+    return placed(twin, own, rows), own
 
 
 def _on_slots(checkpoint: Checkpoint, operation: Operation, say: Say, lead: str) -> None:
@@ -294,7 +232,7 @@ def _on_slots(checkpoint: Checkpoint, operation: Operation, say: Say, lead: str)
             if param.slots is None:
                 continue
             values = {name: slot.value for name, slot in param.slots.items()}
-            groups = operation.match(values)
+            groups = operation.match(slot_names(optimizer, param))
             every += groups
             gaps = {p for g in groups if not (g.sources or g.targets) for p in g.missing}
             unmatched = gaps if unmatched is None else unmatched & gaps

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from ckptmigrate.checkpoint import Checkpoint, How
+    from ckptmigrate.checkpoint import Checkpoint, How, Ledger, Param
     from ckptmigrate.operations import Group
 
     from .changes import Change
+    from .entries import Entry
 
 SHOWN = 5  # names in a warning; the rest is counted
 
@@ -74,6 +75,36 @@ def values(checkpoint: Checkpoint, made: Sequence[tuple[str, Sequence[Change]]],
             for name in group.targets:
                 ledger.add(prefix + name, lead)
     ledger.rename_all(moves)
+
+
+def entries(
+    ledger: Ledger, index: int, params: Sequence[Param], standing: Sequence[Entry], lost: Mapping[int, str], lead: str
+) -> None:
+    """Account for what became of the entries of one optimizer; ``lost``: why nothing carries the state of a position."""
+    root = f"optimizers/{index}"
+    carriers: dict[int, list[tuple[int, Entry]]] = {}
+    for now, entry in enumerate(standing):
+        for position in entry.of:
+            carriers.setdefault(position, []).append((now, entry))
+    moves: dict[str, tuple[tuple[str, ...], How]] = {}
+    derived: list[str] = []
+    for item in ledger.under(root):
+        where, _, rest = item.removeprefix(f"{root}/").partition("/")
+        if not where.isdecimal():
+            continue
+        slot = rest.partition("/")[0]
+        kept = [(now, e) for now, e in carriers.get(int(where), ()) if not slot or slot in (e.param.slots or {})]
+        if not kept:
+            ledger.drop(item, lost.get(int(where), lead))
+            continue
+        targets = tuple(f"{root}/{now}/{rest}".rstrip("/") for now, _ in kept)
+        old = (params[int(where)].slots or {}).get(slot)
+        same = old is None or all((e.param.slots or {})[slot].value is old.value for _, e in kept)
+        moves[item] = (targets, "kept" if same else "derived")
+        derived += [] if same else targets
+    ledger.rename_all(moves)
+    for item in dict.fromkeys(derived):
+        ledger.derive(item, lead)
 
 
 def _section(item: str) -> str:

@@ -1,10 +1,19 @@
 """Changes: the groups of an operation that can be applied to the names at hand, and where their targets stand.
 
 Every group that cannot be applied is a problem, said once, and skipped: its sources stay, so that what follows can still be tried.
+
+Targets take the place of their first source. Where the sources of one operation stand side by side in one module (the same name up
+to the last dot) and one of them becomes several, what they give stands module by module, as a framework that walks its modules
+declares it: names of one module together, modules of one module together, each where its first one would stand.
+
+    qkv.weight qkv.bias             q.weight k.weight v.weight q.bias …   →   q.weight q.bias k.weight k.bias v.weight v.bias
+    experts.w1 experts.w2           experts.0.w1 experts.1.w1 …           →   experts.0.w1 experts.0.w2 experts.1.w1 experts.1.w2
+    layers.0.w layers.1.w           two modules: 0.a 0.b 1.a 1.b, as they come
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +21,7 @@ from ckptmigrate.errors import CkptError
 from ckptmigrate.tensor import Promise
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from ckptmigrate.operations import Group, Operation
 
@@ -171,8 +180,41 @@ def _whom(change: Change) -> str:
     return ", ".join(change.group.sources) or "the added tensor"
 
 
-def placed(before: Mapping[str, Any], changes: Sequence[Change]) -> dict[str, Any]:
-    """Give names in their order: targets at the place of their earliest source, added ones after their neighbour, else last."""
+def side_by_side(before: Mapping[str, Any], changes: Sequence[Change]) -> list[tuple[str, ...]]:
+    """Give the sources that stand in a row in one module, row by row, where several targets are made of one of them."""
+    fans: dict[str, bool] = {}
+    for change in changes:
+        if not change.group.stays:
+            fans.update(zip(change.group.sources, (len(into) > 1 for into in change.outcomes()), strict=True))
+    if not any(fans.values()):
+        return []
+    rows = itertools.groupby(before, lambda name: _module(name) if name in fans else None)
+    found = (tuple(row) for module, row in rows if module is not None)
+    return [row for row in found if len(row) > 1 and any(fans[name] for name in row)]
+
+
+def _module(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _module_by_module(names: Iterable[str]) -> list[str]:
+    """Put names of one module together, and modules of one module, each where its first one stands."""
+    ranks: dict[str, int] = {}
+    places: dict[str, tuple[int, ...]] = {}
+    for name in names:
+        modules = list(itertools.accumulate(name.split(".")[:-1], "{}.{}".format))
+        modules.append(f"{_module(name)}.")  # what a module itself has stands together, beside the modules in it
+        places[name] = tuple(ranks.setdefault(module, len(ranks)) for module in modules)
+    return sorted(places, key=places.__getitem__)
+
+
+def placed(
+    before: Mapping[str, Any], changes: Sequence[Change], rows: Sequence[tuple[str, ...]] | None = None
+) -> dict[str, Any]:
+    """Give names in their order, targets where the rule of this file puts them; added ones after their neighbour, else last.
+
+    ``rows``: the sources that stand side by side, where ``before`` has only some of the names that decide it.
+    """
     place = {name: position for position, name in enumerate(before)}
     at_place: dict[int, dict[str, Any]] = {}
     added: dict[int, dict[str, Any]] = {}
@@ -187,6 +229,13 @@ def placed(before: Mapping[str, Any], changes: Sequence[Change]) -> dict[str, An
         first = min(place[name] for name in group.sources)
         for name, tensor in targets.items():
             at_place.setdefault(place.get(name, first) if group.stays else first, {})[name] = tensor
+    for row in side_by_side(before, changes) if rows is None else rows:
+        stands = sorted(place[name] for name in row if name in place)
+        given: dict[str, Any] = {}
+        for position in stands:
+            given |= at_place.pop(position, {})
+        if given:
+            at_place[stands[0]] = {name: given[name] for name in _module_by_module(given)}
     after: dict[str, Any] = {}
     for name, tensor in before.items():
         if name not in gone:

@@ -1,15 +1,19 @@
 """What of an old record cannot be resumed exactly: the tensors are carried faithfully, and training goes on along other numbers.
 
-    names and versions prove   weight decay's memory (0.3-0.8), LayerNorm (before 0.14), Gru (before 0.17)
+    names and versions prove   weight decay's memory (0.3-0.8), LayerNorm (before 0.14), GroupNorm and InstanceNorm, Gru (before 0.17)
+    so do the ids              BatchNorm of 0.5, which wrote no version
+    nothing proves             groups of convolutions (0.7, 0.8)
     only the values tell       second moments that half precision stored as 0; the moments of AdamW of 0.9.0, which are NaN
 
-The values are looked at window by window, when somebody asks. Sources: formats/burn.md 3.4, 5.2 and 5.4.
+The values are looked at window by window, when somebody asks. Sources: formats/burn.md 3.4, 5.2 and 5.4; nn/norm/group.rs of 0.11 to
+0.17.
 """
 
 from __future__ import annotations
 
 import re
 from functools import partial
+from math import gcd
 from typing import TYPE_CHECKING, Any
 
 from ckptmigrate.format import Caveat
@@ -27,8 +31,13 @@ MEMORY = "weight_decay.grad_last_step"
 MOMENTS = ("momentum.moment_1", "momentum.moment_2")
 BROKEN = "0.9.0"  # its AdamW counts from 0 and divides by 0 in the first step
 LAYER_NORM = {"gamma", "beta", "epsilon"}  # all of its fields, in every release before the fix
+GROUP_NORMS = (  # and of these, of which the second computes as the first
+    {"num_groups", "num_channels", "gamma", "beta", "epsilon", "affine"},
+    {"num_channels", "gamma", "beta", "epsilon", "affine"},
+)
 GRU = {"update_gate", "reset_gate", "new_gate"}
-NORM_FIXED, GRU_FIXED = (0, 14), (0, 17)
+CONVOLUTION = {"weight", "bias", "stride", "dilation", "groups"}
+NORM_FIXED, GROUPS_DIVIDED, GROUP_NORM_FIXED, GRU_FIXED = (0, 14), (0, 9), (0, 17), (0, 17)
 SHOWN = 5
 REMEDY = "to avoid it restart the optimizer (--sections model keeps the weights) or warm the learning rate up"
 
@@ -48,33 +57,49 @@ def _weight_decay(checkpoint: Checkpoint) -> Iterator[Caveat]:
 
 
 def _modules(checkpoint: Checkpoint) -> Iterator[Caveat]:
-    norms, grus = set[str](), set[str]()
+    found: dict[str, set[str]] = {kind: set() for kind in _CHANGED}
     for said in _files(checkpoint):
         version = _version(said)
         if version is None:
             if said.get("section") == "model" and "metadata" not in said:  # the releases that wrote no version
-                norms |= set(_unversioned_norms(checkpoint))
+                found["LayerNorm"] |= set(_unversioned(checkpoint, running=False))
+                found["BatchNorm"] |= set(_unversioned(checkpoint, running=True)) if "nanoids" in said else set()
             continue
         for module, names in said.get("fields", {}).items():
-            if version < NORM_FIXED and set(names) == LAYER_NORM and _has(checkpoint, module, "gamma"):
-                norms.add(module)
-            if (
-                version < GRU_FIXED
-                and set(names) >= GRU
-                and _has(checkpoint, module, "new_gate.input_transform.weight")
-            ):
-                grus.add(module)
-    if norms:
-        yield Caveat(
-            f"LayerNorm ({_some(norms)}): before 0.14 Burn divided by sqrt(variance) + epsilon, since then by"
-            " sqrt(variance + epsilon): the same weights give slightly different outputs"
-        )
-    if grus:
-        yield Caveat(
-            f"Gru ({_some(grus)}): before 0.17 Burn applied the reset gate before the hidden product and did not carry the hidden state"
-            " from step to step: reset_after = false gives the first back and nothing the second, so the same weights give"
-            " different outputs"
-        )
+            kind = _kind(checkpoint, module, set(names), version)
+            if kind is not None:
+                found[kind].add(module)
+    for kind, why in _CHANGED.items():
+        if found[kind]:
+            yield Caveat(f"{kind} ({_some(found[kind])}): {why}")
+
+
+def _kind(checkpoint: Checkpoint, module: str, names: set[str], version: tuple[int, int]) -> str | None:
+    """Give what of ``_CHANGED`` a module is, by all of its fields; None where nothing of it changed after the release that wrote it."""
+    if version < NORM_FIXED and names == LAYER_NORM and _has(checkpoint, module, "gamma"):
+        return "LayerNorm"
+    if version < GROUP_NORM_FIXED and names in GROUP_NORMS:
+        return "GroupNorm"
+    if version < GRU_FIXED and names >= GRU and _has(checkpoint, module, "new_gate.input_transform.weight"):
+        return "Gru"
+    if version < GROUPS_DIVIDED and names >= CONVOLUTION and _has(checkpoint, module, "weight"):
+        shape = checkpoint.model[f"{module}.weight" if module else "weight"].shape
+        return "Conv" if len(shape) > 2 and gcd(shape[0], shape[1]) > 1 else None  # groups divide both
+    return None
+
+
+_CHANGED = {
+    "LayerNorm": "before 0.14 Burn divided by sqrt(variance) + epsilon, since then by sqrt(variance + epsilon): the same weights give"
+    " slightly different outputs",
+    "GroupNorm": "before 0.17 Burn divided by sqrt(variance) + epsilon, since then by sqrt(variance + epsilon), and 0.11 took"
+    " square roots for squares: the same weights give different outputs; an InstanceNorm computes the same way",
+    "Gru": "before 0.17 Burn applied the reset gate before the hidden product and did not carry the hidden state from step to step:"
+    " reset_after = false gives the first back and nothing the second, so the same weights give different outputs",
+    "Conv": "0.7 and 0.8 saved the weight of all input channels, whatever the groups, and nothing in the record tells these: right with"
+    " one group; with more no release could use it, and --like FILE refuses its shape",
+    "BatchNorm": "0.5 divided by sqrt(variance) + epsilon, and while it trained by the statistics of each sample; 0.6 and later do"
+    " neither: the same weights give slightly different outputs",
+}  # fmt: skip
 
 
 def _moments(checkpoint: Checkpoint) -> Iterator[Caveat]:
@@ -154,11 +179,11 @@ def _version(said: dict[str, Any]) -> tuple[int, int] | None:
     return None if found is None else (int(found[1]), int(found[2]))
 
 
-def _unversioned_norms(checkpoint: Checkpoint) -> Iterator[str]:
-    """Give the modules with a scale and a shift and no running statistics: before 0.7 nothing but LayerNorm is like that."""
+def _unversioned(checkpoint: Checkpoint, *, running: bool) -> Iterator[str]:
+    """Give the modules with a scale and a shift, with running statistics or without: before 0.7 BatchNorm or LayerNorm alone is like that."""
     for name in checkpoint.model:
         module, _, leaf = name.rpartition(".")
-        if leaf == "gamma" and _has(checkpoint, module, "beta") and not _has(checkpoint, module, "running_mean"):
+        if leaf == "gamma" and _has(checkpoint, module, "beta") and _has(checkpoint, module, "running_mean") is running:
             yield module
 
 

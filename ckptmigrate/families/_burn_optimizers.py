@@ -129,7 +129,7 @@ def unpack(names: Mapping[str, Tensor | Scalar], parts: Parts, steps: int | None
     uncounted = 0
     for text, leaves in _entries(names).items():
         rank = _told_rank(leaves.pop(RANK, None), text)
-        count = _missing_count(leaves)
+        count = missing_count(leaves)
         if count is not None and steps is not None:
             leaves[count], uncounted = Scalar("uint", steps), uncounted + 1
         slots = {leaf: Slot(_number(leaf, value, text)) for leaf, value in leaves.items()}
@@ -188,6 +188,15 @@ def _entries(names: Mapping[str, Tensor | Scalar]) -> dict[str, Leaves]:
     return entries
 
 
+def known_entries(names: Mapping[str, Tensor | Scalar]) -> dict[str, Leaves]:
+    """Give the leaves of each parameter by its id's text; names of none are ignored, as Burn does."""
+    try:
+        return _entries(names)
+    except OptimizerError:
+        known = {name.removesuffix(f".{RANK}") for name in names if name.endswith(f".{RANK}")}
+        return _entries({n: value for n, value in names.items() if any(n.startswith(f"{text}.") for text in known)})
+
+
 def _key(name: str, value: Tensor | Scalar, known: set[str]) -> str | None:
     for at in reversed(_dots(name)):
         if name[:at] in known:
@@ -218,7 +227,7 @@ def _told(leaves: Mapping[str, Any]) -> tuple[str, frozenset[str]] | None:
     return None
 
 
-def _missing_count(leaves: Mapping[str, Any]) -> str | None:
+def missing_count(leaves: Mapping[str, Any]) -> str | None:
     """Give the one leaf that an entry lacks, if that is its count."""
     told = _told(leaves)
     missing = told[1] - leaves.keys() if told is not None else frozenset()
@@ -234,7 +243,7 @@ def _kind(leaves: Mapping[str, Any], text: str) -> str:
         kind, needed = told
         missing = sorted(needed - present)
         if missing:
-            remedy = "--steps N says how many steps the optimizer had made; " if _missing_count(leaves) else ""
+            remedy = "--steps N says how many steps the optimizer had made; " if missing_count(leaves) else ""
             raise OptimizerError(
                 f"the state of parameter {text} has {', '.join(sorted(present))} and no {', '.join(missing)}:"
                 " Burn would start it anew without a word",

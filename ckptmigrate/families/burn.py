@@ -13,7 +13,6 @@ one. Hyperparameters are in no record; Burn takes them from the program. Source:
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from ckptmigrate.checkpoint import Optimizer
@@ -22,19 +21,14 @@ from ckptmigrate.format import Family, Parts
 from ckptmigrate.tensor import Tensor
 from ckptmigrate.values import NOTHING, Scalar
 
-from . import _burn_caveats, _burn_optimizers, _burn_schedulers, _burn_symptoms
+from . import _burn_caveats, _burn_gates, _burn_optimizers, _burn_schedulers, _burn_symptoms
 from ._burn_ids import identify
+from ._burn_model_symptoms import STATISTICS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from ckptmigrate.checkpoint import Checkpoint
     from ckptmigrate.format import Symptom
     from ckptmigrate.values import Tree
-
-_STATISTICS = {"running_mean", "running_var"}
-_FORGET_GATE = re.compile(r"((?:.*\.)?)forget_gate\.((?:input|hidden)_transform\.(?:weight|bias))")
-_UNCOUPLED = tuple(f"0.{minor}." for minor in range(20))
 
 
 def unpack(section: str, parts: Parts, options: Any) -> Optimizer | Tree | None:
@@ -95,23 +89,7 @@ def is_buffer(name: str, tensor: Tensor) -> bool:
     """Say whether a tensor of the model is no parameter: by its role, else running statistics and what has no gradient."""
     if tensor.role is not None:
         return tensor.role == "buffer"
-    return name.rpartition(".")[2] in _STATISTICS or tensor.dtype.kind not in {"float", "complex"}
-
-
-def spares(name: str, wanted: Collection[str], checkpoint: Checkpoint) -> str | None:
-    """Tell why a name may go that the wanted model lacks: the forget gate of an LSTM that has the gates beside it and none of that.
-
-    0.20 was the first release that could couple the two gates, so an older record's forget gate was used.
-    """
-    found = _FORGET_GATE.fullmatch(name)
-    if found is None or f"{found[1]}input_gate.{found[2]}" not in wanted:
-        return None
-    if any(each.startswith(f"{found[1]}forget_gate.") for each in wanted):
-        return None
-    versions = checkpoint.origin.facts.get("versions", {})
-    if str(versions.get("burn", "")).startswith(_UNCOUPLED):
-        return None
-    return "a coupled LSTM has no forget gate: it was never used and never trained"
+    return name.rpartition(".")[2] in STATISTICS or tensor.dtype.kind not in {"float", "complex"}
 
 
 def _is_optimizer(names: dict[str, Tensor | Scalar]) -> bool:
@@ -155,7 +133,7 @@ FAMILY = Family(
     section=section,
     slots=_burn_optimizers.SLOTS,
     is_buffer=is_buffer,
-    spares=spares,
+    spares=_burn_gates.spares,
     identify=identify,
     target="burnpack",
     diagnose=diagnose,

@@ -10,7 +10,7 @@ that reach the same bytes by different ways are equal. On the way out the door i
 
 from __future__ import annotations
 
-from .disk import LEFTOVER, SIDECAR, Disk
+from .disk import LEFTOVER, SIDECAR, Disk, is_there
 from .source import File, Late, Member, Range, Source
 
-__all__ = ["LEFTOVER", "SIDECAR", "Disk", "File", "Late", "Member", "Range", "Source"]
+__all__ = ["LEFTOVER", "SIDECAR", "Disk", "File", "Late", "Member", "Range", "Source", "is_there"]

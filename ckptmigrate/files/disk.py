@@ -315,3 +315,13 @@ class _Folder(Source):
 
 def _reason(error: OSError | ValueError) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def is_there(path: Path | str) -> bool:
+    """Say whether a file or a folder that can be opened lies at a path."""
+    with Disk() as disk:
+        try:
+            disk.open(path)
+        except CkptError:
+            return False
+    return True

@@ -176,7 +176,7 @@ def recorded(parts: Parts, _: Checkpoint | None) -> list[Symptom]:
     if source is None:
         return []
     unknown = refused is not None and not parts.facts.get("content")
-    remedy = _conversion(refused) if refused is None or parts.facts.get("content") else ""
+    remedy = _conversion(source, refused) if refused is None or parts.facts.get("content") else ""
     why = (
         refused.message
         if refused is not None
@@ -193,10 +193,11 @@ def recorded(parts: Parts, _: Checkpoint | None) -> list[Symptom]:
     return [*found, *halves(parts)]
 
 
-def _conversion(refused: CkptError | None) -> str:
+def _conversion(source: Source, refused: CkptError | None) -> str:
+    convert = REWRITE if source.name.endswith(".bpk") else CONVERT  # a record under that name is not its own target
     if isinstance(refused, UnsupportedFormatError):
-        return f"{CONVERT} --schema schema.json"
-    return f"{CONVERT}{_allowing(refused)}" if refused is None or _allowing(refused) else ""
+        return f"{convert} --schema schema.json"
+    return f"{convert}{_allowing(refused)}" if refused is None or _allowing(refused) else ""
 
 
 def _abroad(version: Version) -> Iterator[tuple[str, str]]:

@@ -12,9 +12,10 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ckptmigrate.errors import CkptError, CorruptError, TensorError
-from ckptmigrate.wire.cbor import MAP, SIMPLE, TEXT, Reader
+from ckptmigrate.wire.cbor import MAP, NEGATIVE, SIMPLE, TEXT, UINT, Reader
 
 from ._burn_dtypes import PLAIN, QUANTISED, VARIANTS, spelled
+from ._burn_quant import SCALES
 from ._burnpack_table import ALIGNMENT, HEADER, MAGIC, METADATA_MAX, VERSION, WORD_ITEMS
 
 if TYPE_CHECKING:
@@ -23,9 +24,16 @@ if TYPE_CHECKING:
 SHORT = "I/O error: failed to fill whole buffer"
 DECODING = "Metadata deserialization error"
 ONE = 0xA1  # the head of a map of one
+PAIR = 2  # offsets of a tensor
 UNTOLD = ": …"  # words of a CBOR reader that nobody here knows
 _NO_TEXT = re.compile(r"at byte (\d+) is no UTF-8")
 _SCALARS = ("Int", "UInt", "Float", "Bool")
+_SCHEME = {
+    "value": ("Q8F", "E5M2", "E4M3", "Q4F", "E2M1", "Q2F", "Q8S", "Q4S", "Q2S"),
+    "store": ("Native", "PackedNative", "PackedU32"),
+    "mode": ("Symmetric", "Lookup"),
+}  # what today's Burn must find under QFloat, in the order of its declaration
+ALTERNATIVES = 2  # of so many variants serde says "a or b"
 _ESCAPES = {"\t": r"\t", "\n": r"\n", "\r": r"\r", "\0": r"\0", '"': r"\"", "\\": r"\\"}
 
 
@@ -69,13 +77,15 @@ def _maps(reader: Reader, tensors: dict[str, tuple[Any, list[int], tuple[int, in
         parts.add(key)
         if key == "tensors":
             for name in reader.pairs():
-                entry = {k: _member(reader, k) for k in reader.pairs(fields=True)}
+                entry: dict[str, Any] = {}
+                for field in reader.pairs(fields=True):
+                    entry[field] = _member(reader, field)
+                    if field == "dtype" and (said := _dtype(entry[field])) is not None:
+                        return said
                 absent = next((field for field in ("dtype", "shape", "data_offsets") if field not in entry), None)
                 if absent is not None:
                     return _semantic(f"missing field `{absent}`")
-                if (said := _dtype(entry["dtype"])) is not None:
-                    return said
-                tensors[name] = entry["dtype"], entry["shape"], _pair(entry["data_offsets"])
+                tensors[name] = entry["dtype"], entry["shape"], entry["data_offsets"]
         elif key == "metadata":
             for _ in reader.pairs():
                 reader.text()
@@ -96,12 +106,6 @@ def _semantic(text: str) -> str:
 def _escaped(letter: str) -> str:
     plain = letter.isprintable() and letter not in _ESCAPES
     return letter if plain else _ESCAPES.get(letter, f"\\u{{{ord(letter):x}}}")
-
-
-def _pair(offsets: list[int]) -> tuple[int, int]:
-    if len(offsets) != 2:
-        raise CorruptError(f"{len(offsets)} offsets, expected 2")
-    return offsets[0], offsets[1]
 
 
 def _places(tensors: dict[str, tuple[Any, list[int], tuple[int, int]]], plain: int, size: int) -> str | None:
@@ -126,8 +130,12 @@ def _places(tensors: dict[str, tuple[Any, list[int], tuple[int, int]]], plain: i
 def _member(reader: Reader, key: str) -> Any:
     if key == "dtype":
         return reader.value(WORD_ITEMS)
-    if key in {"shape", "data_offsets"}:
+    if key == "shape":
         return [reader.uint() for _ in range(reader.array())]
+    if key == "data_offsets":
+        if (count := reader.array(asked=PAIR)) < PAIR:
+            raise CorruptError(f"{count} offsets, expected {PAIR}")
+        return reader.uint(), reader.uint()  # of a longer array Burn takes no more, and goes on behind them
     if key == "param_id":
         if reader.kind() != SIMPLE:
             return reader.uint()
@@ -146,12 +154,43 @@ def _dtype(word: Any) -> str | None:
         known = ", ".join(f"`{each}`" for each in VARIANTS)
         return _semantic(f"unknown variant `{word}`, expected one of {known}")
     if isinstance(word, dict) and QUANTISED in word:
-        return None
+        return _quantised(word[QUANTISED])
     try:
         spelled(word)
     except TensorError:
         return UNTOLD
     return None
+
+
+def _quantised(word: Any) -> str | None:
+    """Give what serde says of a quantisation: fields in the order of the file, then those that are missing; it skips all others."""
+    if not isinstance(word, dict):
+        return UNTOLD
+    for name, value in word.items():
+        if name in _SCHEME and (said := _variant(value, _SCHEME[name])) is not None:
+            return said
+        if name == "tensor" and not (value is None or value in SCALES):
+            return UNTOLD
+        if name == "block" and not (value is None or _is_block(value)):
+            return UNTOLD
+    missing = next((name for name in _SCHEME if name not in word), None)
+    return None if missing is None else _semantic(f"missing field `{missing}`")
+
+
+def _variant(value: Any, known: tuple[str, ...]) -> str | None:
+    found = next(iter(value), None) if isinstance(value, dict) and len(value) == 1 else value
+    if not isinstance(found, str):
+        return UNTOLD
+    listed = [f"`{each}`" for each in known]
+    expected = " or ".join(listed) if len(known) == ALTERNATIVES else f"one of {', '.join(listed)}"
+    return None if found in known else _semantic(f"unknown variant `{found}`, expected {expected}")
+
+
+def _is_block(value: Any) -> bool:
+    size = value.get("size") if isinstance(value, dict) else None
+    if not isinstance(size, dict) or not isinstance(size.get("storage"), list) or value.get("dtype") not in SCALES:
+        return False
+    return all(type(length) is int and length >= 0 for length in (*size["storage"], size.get("len")))
 
 
 def _scalar(reader: Reader) -> str | None:
@@ -166,8 +205,22 @@ def _scalar(reader: Reader) -> str | None:
     for variant in reader.pairs(fields=True):
         if variant not in _SCALARS:
             return _semantic(f"unknown variant `{variant}`, expected one of {known}")
-        if variant in {"Int", "UInt"}:
-            reader.integer()
-        else:
-            reader.skip()
+        if (said := _value(reader, variant)) is not None:
+            return said
     return None
+
+
+def _value(reader: Reader, variant: str) -> str | None:
+    """Give what ciborium says of a scalar's value that is none of its variant's."""
+    at, kind = reader.at, reader.kind()
+    if variant in {"Int", "UInt"}:
+        if kind not in {UINT, NEGATIVE}:
+            return UNTOLD
+        value = reader.integer()
+        if variant == "UInt":
+            return None if value >= 0 else _semantic("unexpected negative integer")
+        return None if -(1 << 63) <= value < 1 << 63 else _semantic("integer too large")
+    found = reader.simple() if kind == SIMPLE else None
+    if variant == "Float":
+        return None if type(found) is float else UNTOLD
+    return None if type(found) is bool else f': Semantic(Some({at}), "expected bool")'

@@ -56,6 +56,7 @@ class Table:
     start: int = 0  # of the data
     nameless: int = 0  # bytes before or between tensors that belong to none
     warnings: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)  # of names
 
     @property
     def aligned(self) -> int:
@@ -284,7 +285,7 @@ def _check_ranges(found: Table) -> None:
         if entry.end > covered:
             covered, before = entry.end, entry.name
     if step == 1 and found.extent:
-        found.warnings.append(
+        found.doubts.append(
             "an unaligned file, as Burn wrote up to 0.20.0-pre: elements of tuples stand in it without their index, and nothing"
             " tells which names are such; where the model has tuples, --like FILE or --rename puts it back"
         )

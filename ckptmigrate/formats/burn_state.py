@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from ckptmigrate.dtypes import F16, F32, F64
 from ckptmigrate.errors import CorruptError, reading
 from ckptmigrate.format import Format, Match, Parts, ReadOptions
+from ckptmigrate.tensor import Tensor
 from ckptmigrate.values import Scalar, brief
 from ckptmigrate.wire.json_stream import Numbers, load
 
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ckptmigrate.files import Source
-    from ckptmigrate.tensor import Tensor
 
+NANOID = 21  # characters of an id up to 0.5; 0.6 wrote UUIDs
 HEAD = 4096  # bytes in which the first tensor of a 0.3 file begins, behind the names that lead to it
 _TAGGED = re.compile(rb'\s*\{\s*"StateNamed"\s*:\s*\{\s*"values"\s*:\s*\{')
 _PLAIN = re.compile(rb'\s*\{(?:\s*"(?:[^"\\]|\\.){1,300}"\s*:\s*\{)*\s*(?:"shape"\s*:\s*\[|\})')
@@ -98,6 +99,8 @@ def read(source: Source, options: ReadOptions) -> Parts:
             _name_parameters(root, made)
         if half:
             parts.facts["half"] = True
+        if any(isinstance(tensor, Tensor) and len(str(tensor.id)) == NANOID for tensor in made.tensors.values()):
+            parts.facts["nanoids"] = True
         return parts
 
 

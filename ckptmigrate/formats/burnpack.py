@@ -83,7 +83,7 @@ def read(source: Source, options: ReadOptions) -> Parts:
         if (version := found.version) is not None:
             facts["versions"] = {"burn": version}
             facts["metadata"] = {key: text for key, text in metadata.items() if key not in {*PRODUCER, "version"}}
-        return Parts(family="burn", tensors=tensors, facts=facts, notes=notes, warnings=warnings)
+        return Parts(family="burn", tensors=tensors, facts=facts, notes=notes, warnings=warnings, doubts=found.doubts)
 
 
 def _tensor(entry: Entry, source: Source, found: Table, options: ReadOptions, warnings: list[str]) -> Tensor:

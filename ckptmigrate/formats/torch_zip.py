@@ -182,7 +182,15 @@ class _Archive:
         return Storage(claim.key, entry.range(self.source, self.limits), claim.dtype, claim.numel, big_endian)
 
 
-SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".th", ".pth.tar", ".pt.tar")  # the last two are no tar files: torch's own examples
+SUFFIXES = (
+    ".pt",
+    ".pth",
+    ".bin",
+    ".ckpt",
+    ".th",
+    ".pth.tar",
+    ".pt.tar",
+)  # the last two are no tar files: torch's own examples
 
 FORMAT = Format(
     "torch_zip", family="torch", speaks="tree", standard="plain", suffixes=SUFFIXES, current=True,

@@ -2,7 +2,8 @@
 
 It looks for one name, `checkpoint/model-{n}.bpk`, whatever lies beside it. What comes in ``parts.facts``: "expected", the section;
 "file", the name of its file, None where there is none; "wanted", the path as the layout knows it, without a suffix; "epoch"; "versions",
-{"burn": release} where its records tell who wrote them; "said", what the file's format says of its content. Source: burn-train/src/learner/base.rs 0.22.1; fixtures/burn/learner/messages.json.
+{"burn": release} where its records tell who wrote them; "formats" of the epoch's files; "said", what the file's format says of its content.
+Sources: burn-train/src/learner/base.rs 0.22.1; fixtures/burn/learner/messages.json; burn-core/src/module/state.rs 0.4 for the State era.
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ _CAUSES = {
     "optimizers": "without it nothing resumes; the weights alone can be taken",
     "schedulers": "every epoch needs one, a constant scheduler's too; the first releases wrote none",
 }
+STATE, STATES = "burn_state", {"model", "optimizers"}  # the releases that wrote these had no scheduler
+UNFOUND = (
+    "called `Result::unwrap()` on an `Err` value: StateError(FileNotFound("
+    '"Os { code: 2, kind: NotFound, message: \\"No such file or directory\\" }"))'
+)
 _RECORDERS, _WORDED, _TODAY = Version("0.7.0"), Version("0.10.0"), Version("0.22.0.dev0")
 MIGRATE = "ckptmigrate migrate {folder} {folder}.new --epoch {epoch}"
 
@@ -53,6 +59,8 @@ def diagnose(parts: Parts, _: Checkpoint | None) -> list[Symptom]:
         remedy = _MISSING[section]
         found = [Symptom(_record(panic, absent), _CAUSES[section], False, remedy)]
         before = _before(panic, facts.get("versions", {}).get("burn"))
+        if section in STATES and STATE in facts.get("formats", ()):
+            before = [(UNFOUND, "0.3 to 0.6")]
         return found + [Symptom(text, f"Burn {release} says so of the same", False, remedy) for text, release in before]
     if file.endswith(SUFFIX):
         loud = next(

@@ -79,6 +79,8 @@ def fit(checkpoint: Checkpoint, family: Family, options: GatherOptions, *, ties:
             f"{like.name} sorts its names, so their order says nothing of the model's, and is not taken over"
         )
     _order_optimizers(checkpoint, like)
+    if not problems:
+        checkpoint.ledger.settle()
     return problems
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ckptmigrate import store
 from ckptmigrate.dtypes import BY_NAME, BY_NUMPY, BY_TORCH
 from ckptmigrate.errors import CheckpointError, CkptError, PluginError, UsageError, reading
-from ckptmigrate.files import Disk
+from ckptmigrate.files import is_there
 from ckptmigrate.format import GatherOptions, Like, ReadOptions, Wanted
 from ckptmigrate.store.owners import DECLARED
 
@@ -44,19 +44,10 @@ def load(said: Any, read: ReadOptions | None = None) -> Like:
         return _of_object(said, f"a {type(said).__name__}")
     text = str(said)
     named = _CALLABLE.fullmatch(text)
-    if named is None or _is_there(text):
+    if named is None or is_there(text):
         return _of_file(text, read or ReadOptions())
     with reading(f"--like {text}"):
         return _of_object(_called(named[1], named[2]), text)
-
-
-def _is_there(path: str) -> bool:
-    with Disk() as disk:
-        try:
-            disk.open(path)
-        except CkptError:
-            return False
-    return True
 
 
 def _of_file(path: str, read: ReadOptions) -> Like:

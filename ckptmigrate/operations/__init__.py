@@ -24,7 +24,18 @@ from .contract import Group, On, Operation, Reason, Traits
 from .elements import Add, Cast
 from .functions import Apply
 from .names import Drop, Rename
-from .patterns import check_patterns, literal, many_to_many, many_to_one, matches, numeral, one_to_many, skipped
+from .patterns import (
+    check_patterns,
+    literal,
+    many_to_many,
+    many_to_one,
+    matches,
+    numeral,
+    one_to_many,
+    several,
+    skipped,
+    stands_beside,
+)
 from .places import Move, Order, Reindex
 from .spelling import bind, declared, spelled
 from .ties import Tie, Untie
@@ -32,5 +43,6 @@ from .ties import Tie, Untie
 __all__ = [
     "Add", "Apply", "Cast", "Concat", "Drop", "Group", "Move", "On", "Operation", "Order", "Reason", "Reindex", "Rename",
     "Reorder", "Reshape", "Split", "Stack", "Tie", "Traits", "Transpose", "Unstack", "Untie", "bind", "check_patterns", "declared",
-    "literal", "many_to_many", "many_to_one", "matches", "numeral", "one_to_many", "skipped", "spelled",
+    "literal", "many_to_many", "many_to_one", "matches", "numeral", "one_to_many", "several", "skipped", "spelled",
+    "stands_beside",
 ]  # fmt: skip

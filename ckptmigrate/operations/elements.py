@@ -15,7 +15,7 @@ from ckptmigrate.values import Scalar
 
 from .contract import Group, On, Reason, Slots, Traits
 from .names import Drop
-from .patterns import check_patterns, check_place, literal, matches
+from .patterns import check_patterns, check_place, literal, matches, several, stands_beside
 from .reversal import turned
 from .spelling import declared, spelled
 from .subjects import Length, check_shape, shaped
@@ -133,8 +133,8 @@ class Cast:
     On slots and values a number that is no tensor is an ``int``, ``uint``, ``float`` or ``bool``, and may become a tensor of one
     element or come out of one. ``old``: what it must have been; only with it there is a way back (which cannot restore digits
     that a narrower dtype lost); what is something else is a problem, and left alone where the cast is ``optional``.
-    ``slots="keep"``: moments keep their dtype. ``where``: take only names for which the name that this template expands to is
-    there too.
+    ``slots="keep"``: moments keep their dtype. ``where``: take only names for which the name that this template (or each of several) expands
+    to is there too; beside a slot stand the hyperparameters of its parameter's group as well: ``group/weight_decay``.
     """
 
     pattern: str
@@ -143,10 +143,10 @@ class Cast:
     slots: Slots = "follow"
     optional: bool = False
     on: On = "model"
-    where: str | None = None
+    where: str | Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        check_patterns((self.pattern, self.where))
+        check_patterns((self.pattern, None), *((self.pattern, template) for template in several(self.where or ())))
         check_place(self.on)
         for dtype in (self.dtype, *([self.old] if self.old is not None else [])):
             if self.on == "model" or dtype not in NUMBERS:
@@ -164,7 +164,7 @@ class Cast:
         taken = [
             name
             for name, _, found in matches(names, (self.pattern,))
-            if (self.where is None or found.expand(self.where) in names)
+            if stands_beside(found, self.where, names)
             and (not self.optional or self.old is None or _dtype_of(names[name]) == self.old)
         ]
         return [Group((name,), (name,)) for name in taken] or [Group((), (), missing=(self.pattern,))]

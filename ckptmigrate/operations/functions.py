@@ -16,7 +16,7 @@ from ckptmigrate.tensor.promise import spilled
 from .axes import TENSORS
 from .contract import Group, On, Operation, Reason, Slots, Traits
 from .elements import check_dtype
-from .patterns import check_patterns, check_place, many_to_many, several
+from .patterns import beside, check_patterns, check_place, many_to_many, matches, several
 from .spelling import declared, spelled
 from .subjects import Length, check_shape, shaped, tensor
 
@@ -53,7 +53,8 @@ class Apply:
     ``writes``: each name and what it is, in the order in which ``fn`` returns them; a name alone is like the first source.
     ``slots``: what becomes of state that has the parameter's axes: refused, dropped, kept, or put through the function too.
     ``revision``: raise it when ``fn`` changes, because a checkpoint's history knows only name and revision. ``numbers``: the
-    names of numbers that shapes mention and ``fn`` takes as keywords. ``wants``: numpy arrays, or tensors of torch; or "values",
+    names of numbers that shapes mention and ``fn`` takes as keywords. ``where``: take only names for which the name that this
+    template expands to is there too (one template, or one a pattern). ``wants``: numpy arrays, or tensors of torch; or "values",
     whatever lies there (dicts, lists, numbers), at once and not when it is drawn, of which ``fn`` gives new ones.
     ``back``: the operation of the way down.
     """
@@ -68,6 +69,7 @@ class Apply:
     numbers: Mapping[str, Any] | Sequence[str] = ()
     optional: bool = False
     on: On = "model"
+    where: str | Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reads", several(self.reads))
@@ -77,6 +79,7 @@ class Apply:
             object.__setattr__(self, "numbers", {name: name for name in several(self.numbers)} or ())
         writes = self.specs
         check_patterns(*((pattern, template) for pattern in self.reads for template in writes))
+        check_patterns(*beside(self.where, self.reads).items())
         check_place(self.on, VALUES if self.wants == "values" else TENSORS)
         if not self.reads or not writes:
             raise UsageError("Apply that reads or writes nothing")
@@ -116,7 +119,13 @@ class Apply:
 
     def match(self, names: Mapping[str, Tree]) -> list[Group]:
         """Give one group a set of targets."""
-        return many_to_many(names, self.reads, tuple(self.writes))
+        conditions = beside(self.where, self.reads)
+        alone = {
+            name
+            for name, pattern, found in (matches(names, self.reads) if conditions else ())
+            if pattern in conditions and found.expand(conditions[pattern]) not in names
+        }
+        return many_to_many((name for name in names if name not in alone), self.reads, tuple(self.writes))
 
     def tensors(self, sources: tuple[Tree, ...]) -> tuple[Tree, ...]:
         """Give what the function will return, as declared; it runs when the first of it is drawn, at once for tensors in memory."""
@@ -210,7 +219,7 @@ def _called(fn: Callable[..., Any], arguments: Sequence[Any], numbers: Mapping[s
         return fn(*arguments, **numbers)
     except CkptError:
         raise
-    except Exception as error:  # the function is not ours
+    except (Exception, SystemExit) as error:  # the function is not ours
         raise TensorError(f"{_name(fn)} of {of}: {type(error).__name__}: {error}") from error
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ckptmigrate.errors import UsageError
 
 from .contract import Group, On, Reason, Traits
-from .patterns import check_looks, check_patterns, check_place, literal, matches
+from .patterns import beside, check_looks, check_patterns, check_place, literal, matches
 from .spelling import declared, spelled
 
 if TYPE_CHECKING:
@@ -51,8 +51,6 @@ class Rename:
         check_patterns(*self.pairs.items(), *self.ways_back.items(), *self.beside.items())
         check_patterns(*([] if self.of is None else [(self.of, None)]))
         check_place(self.on)
-        if unknown := set(self.beside) - set(self.pairs):
-            raise UsageError(f"Rename: where= speaks of {', '.join(sorted(unknown))}, which is none of its patterns")
         if self.fields is not None:
             check_looks(self.on, *((pattern, r"\1") for pattern in self.pairs))
 
@@ -69,15 +67,13 @@ class Rename:
     @property
     def beside(self) -> dict[str, str]:
         """Give what ``where`` says must be there too, by pattern."""
-        if self.where is None or isinstance(self.where, str):
-            return dict.fromkeys(self.pairs, self.where) if self.where is not None else {}
-        return dict(self.where)
+        return beside(self.where, self.pairs)
 
     def match(self, names: Mapping[str, Tree]) -> list[Group]:
         """Give one group a name, one for each pattern that matches none, and one of the names that should match and do not."""
-        groups, used, beside = [], set(), self.beside
+        groups, used, conditions = [], set(), self.beside
         for name, pattern, found in matches(names, self.pairs):
-            if pattern in beside and found.expand(beside[pattern]) not in names:
+            if pattern in conditions and found.expand(conditions[pattern]) not in names:
                 continue
             used.add(pattern)
             module = None if self.fields is None else ((found[1] or "").removesuffix("."), tuple(self.fields))

@@ -12,7 +12,7 @@ from ckptmigrate.errors import UsageError
 from .contract import Group, On
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 
 def check_patterns(*pairs: tuple[str, str | None]) -> None:
@@ -49,6 +49,20 @@ def check_looks(on: str, *pairs: tuple[str, str]) -> None:
     if on != "model":
         raise UsageError(f"on={on!r}: modules and state are looked up for names of the model only")
     check_patterns(*pairs)
+
+
+def beside(where: str | Mapping[str, str] | None, patterns: Iterable[str]) -> dict[str, str]:
+    """Give the template of what must stand beside a name, by pattern; UsageError where ``where`` speaks of a pattern that is none of them."""
+    if where is None or isinstance(where, str):
+        return dict.fromkeys(patterns, where) if where is not None else {}
+    if unknown := set(where) - set(patterns):
+        raise UsageError(f"where= speaks of {', '.join(sorted(unknown))}, which is none of its patterns")
+    return dict(where)
+
+
+def stands_beside(found: re.Match[str], where: str | Sequence[str] | None, names: Container[str]) -> bool:
+    """Say whether the names that a template, or each of several, expands to are all there."""
+    return all(found.expand(template) in names for template in several(where or ()))
 
 
 def matches(names: Iterable[str], patterns: Iterable[str]) -> Iterator[tuple[str, str, re.Match[str]]]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ckptmigrate import chains, like, store
 from ckptmigrate.checkpoint import Checkpoint
-from ckptmigrate.errors import CheckpointError, CkptError, ExistsError, MigratorError, UsageError, VersionError
-from ckptmigrate.files import Disk
+from ckptmigrate.errors import CheckpointError, ExistsError, MigratorError, UsageError, VersionError
+from ckptmigrate.files import Disk, is_there
 from ckptmigrate.files.sink import Sink
 from ckptmigrate.format import GatherOptions
 from ckptmigrate.migrator import Migrator
@@ -86,7 +86,7 @@ def new(
     folder = chain.replace(".", "_")
     name = standing or file_name(version, () if proposal is None else proposal.operations)
     path = f"{into}/{folder}/{name}"
-    if not force and _is_there(path):
+    if not force and is_there(path):
         raise ExistsError("is there already", path=path, hint="--force replaces it")
     with Sink(into, folder=True, force=True) as sink:
         sink.open(f"{folder}/{name}").write(text.encode())
@@ -98,7 +98,7 @@ def new(
 
 def _standing(step: Migrator, into: str, folders: Sequence[str], *, force: bool) -> str | None:
     """Refuse a version that is not above the newest step of its chain; give the name of the file that ``force`` replaces."""
-    others = [folder for folder in dict.fromkeys((*folders, into)) if folder != into or _is_there(into)]
+    others = [folder for folder in dict.fromkeys((*folders, into)) if folder != into or is_there(into)]
     catalog = chains.Catalog.find(others)
     if not catalog.has(step.chain):
         return None
@@ -107,7 +107,7 @@ def _standing(step: Migrator, into: str, folders: Sequence[str], *, force: bool)
         return None
     newest = steps[-1]
     name = newest.where.rpartition("/")[2]
-    mine = _is_there(f"{into}/{step.chain.replace('.', '_')}/{name}")
+    mine = is_there(f"{into}/{step.chain.replace('.', '_')}/{name}")
     if step.release == newest.migrator.release and mine and not force:
         raise ExistsError(f"is {newest.migrator.name} already", path=newest.where, hint="--force replaces it")
     if step.release == newest.migrator.release and mine:
@@ -121,7 +121,7 @@ def _standing(step: Migrator, into: str, folders: Sequence[str], *, force: bool)
 
 def _opened(said: str, read: ReadOptions | None, gather: GatherOptions | None, disk: Disk) -> Checkpoint | Like:
     """Give a checkpoint, or the model that a callable gives."""
-    if ":" in said and not _is_there(said):
+    if ":" in said and not is_there(said):
         return like.load(said, read)
     nameless = replace(gather or GatherOptions(), names=False)  # an optimizer's order proves nothing of the model
     checkpoint = store.open_checkpoint(said, read, nameless, disk)
@@ -148,15 +148,6 @@ def _shown(model: Like, family: str) -> Checkpoint:
         blank = np.broadcast_to(np.zeros((), wanted.dtype.numpy_dtype()), wanted.shape)
         tensors[name] = tensors.get(wanted.tied) or Tensor(array(blank, wanted.dtype), wanted.role)
     return Checkpoint(family, tensors)
-
-
-def _is_there(path: str) -> bool:
-    with Disk() as disk:
-        try:
-            disk.open(path)
-        except CkptError:
-            return False
-    return True
 
 
 def _check(folder: str, declared: Migrator) -> None:

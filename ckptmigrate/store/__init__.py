@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ckptmigrate import registry, values
 from ckptmigrate.errors import (
+    CkptError,
     CorruptError,
     ForeignCallError,
     TensorError,
@@ -27,7 +28,7 @@ from .folder import child
 from .gather import Added, gather
 from .owners import NUMBERED
 from .scatter import Scattered, fits_one_file, scatter
-from .selection import is_bare_model, is_bare_state, section_names, select
+from .selection import is_bare_model, is_bare_state, is_wanted, section_names, select
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -133,9 +134,7 @@ def _open_folder(
 ) -> Checkpoint:
     """Read the files of a layout, each through its own format."""
     chosen = folder.choose(source, layout, options.epoch, options.only, options.drop)
-    parts = {
-        n: read(child(source, n), read_options, chosen.matches[n]) for n, s in chosen.files.items() if not _late(s)
-    }
+    parts, lost = _read_files(source, layout, chosen, read_options, options)
     said = next((p.notes[record.RECORD] for p in parts.values() if record.RECORD in p.notes), None)
     folder.keep_recorded(chosen, said, record.twin_files(said or {}), layout)
     parts = {
@@ -159,9 +158,40 @@ def _open_folder(
     checkpoint.origin.facts |= {FOLDER: True, CURRENT: all(match.current for match in chosen.matches.values())}
     checkpoint.companions = beside
     checkpoint.ledger.notes += notes
-    if chosen.others:
-        checkpoint.ledger.notes.append(f"not read, as no part of the checkpoint: {', '.join(chosen.others)}")
+    checkpoint.ledger.warnings += lost
+    nameless = any(param.name is None for optimizer in checkpoint.optimizers for param in optimizer.params)
+    if nameless and "model" in layout.files and "model" not in chosen.files.values():
+        checkpoint.ledger.warnings.append(
+            "without the model the optimizer's parameters have no names, and stand in the order of its record"
+        )
+    if others := [name for name in chosen.others if name not in beside]:
+        checkpoint.ledger.notes.append(f"not read, as no part of the checkpoint: {', '.join(others)}")
     return checkpoint
+
+
+def _read_files(
+    source: Source, layout: Layout, chosen: folder.Chosen, read_options: ReadOptions, options: GatherOptions
+) -> tuple[dict[str, Parts], list[str]]:
+    """Read the files that say by themselves what they are; give them, and warnings of those that are lost and not wanted.
+
+    A model that nobody wants is read all the same, because it names the optimizer's parameters. Where the family has ids, the state
+    has its own, and does without.
+    """
+    parts: dict[str, Parts] = {}
+    lost: list[str] = []
+    by_id = layout.family is not None and registry.family(layout.family).identify is not None
+    for name, section in list(chosen.files.items()):
+        if _late(section):
+            continue
+        try:
+            parts[name] = read(child(source, name), read_options, chosen.matches[name])
+        except CkptError as error:
+            if not by_id or is_wanted(section, options.only, options.drop) or len(chosen.files) == 1:
+                raise
+            del chosen.files[name], chosen.matches[name]
+            chosen.untaken[name] = section
+            lost.append(f"{name} is not asked for, and cannot be read: {error.message}")
+    return parts, lost
 
 
 def _late(section: str) -> bool:

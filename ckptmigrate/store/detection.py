@@ -68,8 +68,8 @@ def detect(source: Source) -> Match:
     if not claims:
         what, hint = ("a folder that no format claims", None) if source.is_folder() else diagnose(source)
         error = UnknownFormatError(what, path=source.name, hint=hint)
-        for name, reason in broken.items():
-            error.add_note(f"the plugin {name!r} does not load: {reason}")
+        for reason in broken.values():
+            error.add_note(reason)
         raise error
     readers = [claim for claim in claims if claim.refuse is None]
     if not readers:

@@ -67,7 +67,8 @@ def gather(
     for file, p in everything.items():
         checkpoint.origin.facts[file or "file"] = dict(p.facts)
         checkpoint.ledger.notes += [p.facts[BESIDE]] if BESIDE in p.facts else []
-        checkpoint.ledger.warnings += p.warnings
+        checkpoint.ledger.warnings += [*p.warnings, *p.doubts]
+        checkpoint.ledger.doubts += p.doubts
     place = checkpoint.origin.places.get("model")
     told = everything.get(place.file) if place is not None else None
     checkpoint.origin.facts[DECLARED] = is_declared(checkpoint.model, tree=told is not None and told.tensors is None)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ckptmigrate import registry, values
 from ckptmigrate.checkpoint import Slot
-from ckptmigrate.engine import made_id
+from ckptmigrate.engine.identity import made_id
 from ckptmigrate.errors import UsageError
 from ckptmigrate.format import Format, Parts
 from ckptmigrate.tensor import Tensor

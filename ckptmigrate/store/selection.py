@@ -44,8 +44,12 @@ def untaken(only: Names, drop: Names) -> set[str]:
 
 
 def why_left(section: str, only: Names, drop: Names) -> str:
-    """Give the reason for which a section that is not wanted is left out."""
-    return f"--drop {section}" if _meant(section, drop) else f"not in --sections {' '.join(only)}"
+    """Give the reason for which a section that is not wanted is left out.
+
+    A caller need not have said "progress": the files of a run are named by it, so it goes along.
+    """
+    said = ",".join(name for name in only if name != "progress") or "progress"
+    return f"--drop {section}" if _meant(section, drop) else f"not in --sections {said}"
 
 
 def _meant(section: str, names: Names) -> bool:

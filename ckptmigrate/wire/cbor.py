@@ -63,9 +63,15 @@ class Reader:
             seen.add(key)
             yield key
 
-    def array(self, about: str = "an array") -> int:
-        """Give the length of the array that must stand here; its items follow."""
-        return self._counted(ARRAY, about, 1)
+    def array(self, about: str = "an array", asked: int | None = None) -> int:
+        """Give the length of the array that must stand here; its items follow.
+
+        ``asked``: how many of them the caller takes, as serde does of a tuple: ciborium then takes what follows for the next item of
+        whatever stands around the array, which need not hold what it claims.
+        """
+        count = self._expect(ARRAY, about)
+        self._check_count(count if asked is None else min(count, asked), about)
+        return count
 
     def text(self, about: str = "text") -> str:
         """Give the text that must stand here."""

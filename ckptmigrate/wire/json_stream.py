@@ -18,12 +18,12 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ckptmigrate.dtypes import U8
-from ckptmigrate.errors import CorruptError, LimitError
+from ckptmigrate.errors import CkptError, CorruptError, LimitError
 from ckptmigrate.limits import KiB
 from ckptmigrate.tensor import Made, View
 from ckptmigrate.values import NOTHING, loads
 
-from .cursor import NODES
+from .cursor import NODES, add_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -142,6 +142,14 @@ class _Walk:
         self.nodes, self.most = 0, min(NODES, limits.nodes)
 
     def run(self) -> Any:
+        """Give the value; an error says at which key of it."""
+        try:
+            return self._whole()
+        except CkptError as error:
+            add_keys(error, ((held, name) for held, name in self.open))
+            raise
+
+    def _whole(self) -> Any:
         value = self._value()
         while self.open or value is NOTHING:
             value = self._step(value)

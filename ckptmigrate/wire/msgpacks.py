@@ -17,10 +17,10 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
-from ckptmigrate.errors import CorruptError, LimitError, TruncatedError
+from ckptmigrate.errors import CkptError, CorruptError, LimitError, TruncatedError
 from ckptmigrate.values import NOTHING
 
-from .cursor import NODES
+from .cursor import NODES, add_keys
 from .msgpack_numbers import CLASSES, WIDTHS, Numbers, measure, shared
 
 if TYPE_CHECKING:
@@ -50,6 +50,14 @@ class _Walk:
         self.nodes, self.most = 0, min(NODES, limits.nodes)
 
     def run(self) -> Any:
+        """Give the value; an error says at which key of it."""
+        try:
+            return self._whole()
+        except CkptError as error:
+            add_keys(error, ((held, key) for held, _, key in self.open))
+            raise
+
+    def _whole(self) -> Any:
         value = NOTHING
         while value is NOTHING or self.open:
             if self.open and isinstance(self.open[-1][0], dict) and self.open[-1][1]:

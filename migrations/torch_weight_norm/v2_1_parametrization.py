@@ -9,19 +9,20 @@ torch/nn/utils/parametrizations.py (the state-dict hook of weight_norm) of 2.1; 
 from ckptmigrate import Migrator, Present, Rename
 
 MODULE = r"((?:.*\.)?)"
-NORM, DIRECTION = rf"{MODULE}(\w+)_g", rf"{MODULE}(\w+)_v"
+WEIGHT = r"(\w*weight\w*)"  # a parameter that somebody calls w_v beside another, w_g, is none
+NORM, DIRECTION = rf"{MODULE}{WEIGHT}_g", rf"{MODULE}{WEIGHT}_v"
 
 MIGRATOR = Migrator(
     chain="torch.weight_norm",
     version="2.1",
-    marks=[Present(rf"{MODULE}weight_g"), Present(rf"{MODULE}weight_v")],
+    marks=[Present(NORM, where=r"\1\2_v")],
     operations=[
         Rename(
             {NORM: r"\1parametrizations.\2.original0", DIRECTION: r"\1parametrizations.\2.original1"},
             where={NORM: r"\1\2_v", DIRECTION: r"\1\2_g"},
             back={
-                rf"{MODULE}parametrizations\.(\w+)\.original0": r"\1\2_g",
-                rf"{MODULE}parametrizations\.(\w+)\.original1": r"\1\2_v",
+                rf"{MODULE}parametrizations\.{WEIGHT}\.original0": r"\1\2_g",
+                rf"{MODULE}parametrizations\.{WEIGHT}\.original1": r"\1\2_v",
             },
         ),
     ],
