@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .errors import first_of_each
+from .errors import PlanError, first_of_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -35,15 +35,19 @@ def size(nbytes: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Give text as it may reach a terminal: what a file calls its tensors must not move the cursor or fake a line's colour."""
+    """Give text as it may reach a terminal: what a file calls its tensors must not move the cursor, fake a line or its colour."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def error_lines(error: CkptError) -> Iterator[str]:
-    """Give the message and its remedies."""
-    yield f"ckptmigrate: {error}"
+    """Give the message and its remedies; a line for each problem of a plan."""
+    if isinstance(error, PlanError) and len(error.problems) > 1:
+        yield f"ckptmigrate: {f'{error.path}: ' if error.path else ''}{len(error.problems)} problems:"
+        yield from (f"  - {problem}" for problem in first_of_each(error.problems))
+    else:
+        yield f"ckptmigrate: {error}"
     for hint in error.hints:
         yield f"hint: {hint}"
 

@@ -19,7 +19,7 @@ from ckptmigrate.testing import Memory
 
 from .burn_records import MUSEUM
 from .command_line import Ran
-from .test_runs import KINDS, a_web_page, cut, emptied, pointed, zipped_and_cut
+from .learner_run import KINDS, a_web_page, cut, emptied, pointed, zipped_and_cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable

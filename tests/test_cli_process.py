@@ -105,7 +105,7 @@ def test_a_reader_that_leaves_early_gets_no_traceback(tmp_path: Path) -> None:
 
 
 def test_what_a_file_calls_its_tensors_cannot_move_the_cursor(tmp_path: Path) -> None:
-    evil = "w\x1b[2J\r\x07\u202e"
+    evil = "w\x1b[2J\r\x07\u202e\nfaked: a line"
     torch.save(
         {evil: torch.ones(2), "x": torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.quint8)}, tmp_path / "a.pt"
     )
@@ -115,6 +115,7 @@ def test_what_a_file_calls_its_tensors_cannot_move_the_cursor(tmp_path: Path) ->
 
     for shown in (out, err):
         assert rb"w\x1b[2J" in shown
+        assert b"\nfaked" not in shown
         assert not {b"\x1b", b"\r", b"\x07", "\u202e".encode()} & {
             shown[i : i + n] for i in range(len(shown)) for n in (1, 3)
         }

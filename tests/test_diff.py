@@ -1,11 +1,9 @@
-"""What sets two checkpoints apart: how far, where a tensor went and what proves it; values, order, ties; the verb."""
+"""What sets the tensors of two checkpoints apart: how far, where a tensor went and what proves it."""
 
 from __future__ import annotations
 
-import json
 import math
 import tracemalloc
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,35 +15,21 @@ from hypothesis import strategies as st
 
 import ckptmigrate
 from ckptmigrate import report
-from ckptmigrate.checkpoint import Checkpoint, Optimizer, Param, Progress, Slot, Stamp
+from ckptmigrate.checkpoint import Checkpoint, Slot
 from ckptmigrate.dtypes import BF16, F32, QUINT8
 from ckptmigrate.files import Disk
 from ckptmigrate.limits import MiB
 from ckptmigrate.tensor import Quantisation, Tensor, View, array, cast, fill
-from ckptmigrate.values import Known
-from ckptmigrate.verify import Change, Diff, contents, diff, fingerprint, renames
+from ckptmigrate.verify import contents, diff, fingerprint, renames
 
-from .command_line import BARE, ROOT, Ran
+from .command_line import ROOT
+from .compared import of, tensor, told
 from .test_verify import full
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 BURN = ROOT / "tests" / "fixtures" / "burn"
-
-
-def tensor(*values: float) -> Tensor:
-    return Tensor(array(np.array(values, "<f4")))
-
-
-def of(**model: Tensor) -> Checkpoint:
-    return Checkpoint("torch", model={name.replace("__", "."): held for name, held in model.items()})
-
-
-def told(found: Diff) -> dict[str, list[tuple[str | None, str]]]:
-    kinds = {change.kind for change in found.tensors}
-    return {kind: [(change.was, change.item) for change in found.of(kind)] for kind in sorted(kinds)}
 
 
 # ── how far ──
@@ -219,108 +203,6 @@ def test_equal_tensors_of_every_section_are_counted() -> None:
     assert found.same == 3 + 1 + 2 * 2 + 1 + 1
 
 
-# ── what is no tensor ──
-
-
-def _set(**changes: Any) -> Callable[[Checkpoint], None]:
-    def change(checkpoint: Checkpoint) -> None:
-        for name, value in changes.items():
-            setattr(checkpoint, name, value)
-
-    return change
-
-
-def _hyper(checkpoint: Checkpoint) -> None:
-    checkpoint.optimizers[0].groups[1]["lr"] = 0.3
-    checkpoint.optimizers[0].groups[1]["betas"] = (0.9, 0.999)
-
-
-def _reverse(checkpoint: Checkpoint) -> None:
-    checkpoint.model = dict(reversed(checkpoint.model.items()))
-    checkpoint.optimizers[1].params.reverse()
-
-
-def _roles(role: Any) -> Callable[[Checkpoint], None]:
-    def change(checkpoint: Checkpoint) -> None:
-        held = checkpoint.model["fc.weight"]
-        checkpoint.model["fc.weight"] = replace(held, role=role, id=1 if role == "buffer" else 2)
-
-    return change
-
-
-def _tie(checkpoint: Checkpoint) -> None:
-    checkpoint.model["other"] = checkpoint.model["fc.weight"]
-
-
-def _copy(checkpoint: Checkpoint) -> None:
-    checkpoint.model["other"] = tensor(1, 2, 3)
-
-
-def _random(*numbers: int) -> Callable[[Checkpoint], None]:
-    return _set(values={"rng": {"python": (3, tuple(numbers), None)}})
-
-
-SAYINGS: dict[str, tuple[Callable[[Checkpoint], None], Callable[[Checkpoint], None], dict[str, str]]] = {
-    "hyperparameters": (_set(), _hyper, {
-        "optimizers/0/groups/1/lr": "0.2 in A, 0.3 in B", "optimizers/0/groups/1/betas/1": "0.99 in A, 0.999 in B"}),
-    "types": (_set(values={"x": {"n": 1}}), _set(values={"x": {"n": 1.0}}), {"values/x/n": "1 in A, 1.0 in B"}),
-    "keys": (_set(values={"x": {"n": 1, "a": None}}), _set(values={"x": {"n": 1, "b": 2}}), {
-        "values/x/a": "only in A: None", "values/x/b": "only in B: 2"}),
-    "equal keys": (_set(values={"x": {1: 5}}), _set(values={"x": {True: 5}}), {
-        "values/x": "1: int 1 is not bool True"}),
-    "calls": (_set(values={"x": Known("a.b", (1,))}), _set(values={"x": Known("a.c", (1,))}), {"values/x": "a.b in A, a.c in B"}),
-    "scheduler": (_set(schedulers=[{"last_epoch": 1}]), _set(schedulers=[{"last_epoch": 2}]), {
-        "schedulers/0/last_epoch": "1 in A, 2 in B"}),
-    "progress": (_set(), _set(progress=Progress(4, "last", 900, 0.25)), {
-        "progress/epoch": "3 in A, 4 in B", "progress/counts": "'finished' in A, 'last' in B"}),
-    "a run of numbers": (_random(*range(30)), _random(*range(29), 5), {
-        "values/rng/python/1": "1 of 30 numbers differ, first at 29: 29 in A, 5 in B"}),
-    "order": (_set(), _reverse, {
-        "order/model": "2 of 3 stand elsewhere, first 0: fc.weight in A, empty in B",
-        "order/optimizers/1": "2 of 2 stand elsewhere, first 0: fc.weight in A, fc.bias in B"}),
-    "role and id": (_roles("parameter"), _roles("buffer"), {
-        "roles/fc.weight": "parameter in A, buffer in B", "ids": "1 of 1 are others, first of fc.weight: 2 in A, 1 in B"}),
-    "ties": (_tie, _copy, {"ties/fc.weight": "one tensor with other in A, not in B"}),
-    "stamp": (_set(stamp=Stamp({"x": "1.0", "y": "2"})), _set(stamp=Stamp({"x": "1.1"})), {
-        "stamp/x": "1.0 in A, 1.1 in B", "stamp/y": "2 in A, none in B"}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", SAYINGS)
-def test_each_kind_of_saying_is_found_alone(case: str) -> None:
-    one, other, expected = SAYINGS[case]
-    left, right = full(), full()
-    one(left)
-    other(right)
-    found = diff(left, right)
-
-    if case != "ties":
-        assert [c for c in found.tensors if not c.item.startswith("values/")] == []
-    assert {d.item: d.what for d in found.others} == expected
-
-
-def test_what_only_one_file_can_say_does_not_set_them_apart() -> None:
-    left, right = full(), full()
-    _roles("parameter")(left)
-    right.modules = {}
-    right.family = "other"
-    for optimizer in right.optimizers:
-        optimizer.kind = None
-
-    assert diff(left, right).equal
-
-
-def test_the_order_of_entries_that_are_found_by_id_means_nothing() -> None:
-    def holding(*keys: int) -> Checkpoint:
-        params = [Param(None, None, key, 0, {"m": Slot(tensor(key, 1))}) for key in keys]
-        return Checkpoint("x", optimizers=[Optimizer(params=params, groups=[{}])])
-
-    assert diff(holding(70, 80), holding(80, 70), int).equal
-    assert told(diff(holding(70, 80), holding(80, 70))) == {
-        "values": [(None, "optimizers/0/0/m"), (None, "optimizers/0/1/m")]
-    }
-
-
 # ── real files ──
 
 
@@ -428,71 +310,3 @@ def test_a_constant_is_told_from_what_is_constant_up_to_its_last_element() -> No
         if count > 1:
             values[-1] = 8
             assert not fingerprint(array(values)).constant
-
-
-# ── the verb ──
-
-
-def test_the_verb_says_0_equal_1_different_or_broken_2_wrong_usage(tmp_path: Path) -> None:
-    other = tmp_path / "other.pt"
-    torch.save({"x": torch.ones(2)}, other)
-    broken = tmp_path / "broken.pt"
-    broken.write_bytes(BARE.read_bytes()[:-40])
-
-    assert (Ran("diff", BARE, BARE).code, Ran("diff", BARE, other).code) == (0, 1)
-    assert Ran("diff", BARE, BARE).out.splitlines()[-1].startswith("equal: ")
-    assert (Ran("diff", BARE, broken).code, Ran("diff", broken, BARE, "--json").code) == (1, 1)
-    assert "error" in Ran("diff", broken, BARE, "--json").json()
-    assert (Ran("diff", BARE).code, Ran("diff", BARE, other, "--what").code) == (2, 2)
-
-
-def test_json_has_every_change_and_the_text_the_first_of_each_kind(tmp_path: Path) -> None:
-    one = {f"w{n}": torch.full((2, 2), float(n)) for n in range(50)}
-    other = {name: value + 1 + float(name[1:]) * torch.eye(2) for name, value in one.items()}
-    other["w3"] = torch.full((2, 2), math.inf)
-    torch.save(one, tmp_path / "a.pt")
-    torch.save(other, tmp_path / "b.pt")
-    shown = Ran("diff", tmp_path / "a.pt", tmp_path / "b.pt", "--json").json()
-    lines = Ran("diff", tmp_path / "a.pt", tmp_path / "b.pt").out.splitlines()
-
-    assert (shown["equal"], shown["same"], len(shown["tensors"]["values"])) == (False, 0, 50)
-    assert shown["paths"] == {"a": str(tmp_path / "a.pt"), "b": str(tmp_path / "b.pt")}
-    assert shown["a"] == {"format": "torch_zip", "layout": "bare", "family": "torch"}
-    assert shown["tensors"]["values"][0]["item"] == "model/w3"
-    assert shown["tensors"]["values"][0]["spread"]["max_abs"] == "inf"
-    assert shown["tensors"]["values"][1] == {
-        "item": "model/w49", "a": {"dtype": "F32", "shape": [2, 2]}, "b": {"dtype": "F32", "shape": [2, 2]},
-        "spread": {"differ": 4, "elements": 4, "max_abs": 50.0, "max_rel": pytest.approx(50 / 99), "at": [0, 0],
-                   "a": 49.0, "b": 99.0, "nan_a": 0, "nan_b": 0},
-    }  # fmt: skip
-    assert set(shown["tensors"]) == {"renamed", "only_in_a", "only_in_b", "reshaped", "recast", "values"}
-    assert lines[2] == "0 tensors the same, 50 with other values"
-    assert lines[4].startswith(
-        "with other values: model/w49  F32 [2, 2]: 4 of 4 differ, by up to 50 (49 and 99 at [0, 0])"
-    )
-    assert lines[-1] == "with other values: 30 more (all with --json)"
-    assert json.dumps(shown, allow_nan=False)
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "said"),
-    [
-        (0.0, -0.0, "1 of 1 differ, in bits only (signed zeros, NaNs)"),
-        (math.nan, 1.0, "1 of 1 differ; 1 NaN in A alone"),
-        (2.0, 3.0, "1 of 1 differ, by up to 1 (2 and 3), relatively 0.333"),
-    ],
-)
-def test_the_text_says_how_elements_differ(a: float, b: float, said: str) -> None:
-    one, other = (Tensor(array(np.array(value, "<f4"))) for value in (a, b))
-
-    assert (
-        list(report.diff_lines(diff(of(x=one), of(x=other)), "a", "b"))[-1]
-        == f"with other values: model/x  F32 []: {said}"
-    )
-
-
-def test_a_change_leaves_out_what_is_not_there() -> None:
-    (change,) = diff(of(), of(x=tensor(1, 2))).tensors
-
-    assert isinstance(change, Change)
-    assert change.as_dict() == {"item": "model/x", "b": {"dtype": "F32", "shape": [2]}}

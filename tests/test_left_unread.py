@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 import ckptmigrate
-from ckptmigrate import registry, store
+from ckptmigrate import store
 from ckptmigrate.errors import SectionError
 from ckptmigrate.format import GatherOptions
 from ckptmigrate.testing import assert_same_checkpoint
 
+from .acme import full, installed, laid, opened
 from .command_line import CHECKPOINT, Ran
-from .test_folders import PLUGINS, full, laid, opened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from ckptmigrate.checkpoint import Checkpoint
 
+__all__ = ["installed"]  # a fixture
 
-@pytest.fixture(autouse=True, scope="module")
-def _installed() -> Iterator[None]:
-    sys.path.insert(0, str(PLUGINS))
-    registry.forget()
-    yield
-    sys.path.remove(str(PLUGINS))
-    registry.forget()
+pytestmark = pytest.mark.usefixtures("installed")
 
 
 @pytest.fixture

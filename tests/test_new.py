@@ -623,3 +623,11 @@ def test_a_name_in_a_checkpoint_is_never_code_of_the_file(tmp_path: Path) -> Non
 
     assert step.migrator.digest == written.proposal.migrator(CHAIN, "2.0").digest
     assert written.proposal.proof.equal == len(evil)
+
+
+def test_a_version_that_is_none_is_wrong_usage(tmp_path: Path) -> None:
+    ran = Ran("new", "acme.net", "banana", "--migrations", tmp_path / "migrations")
+
+    assert ran.code == 2
+    assert "'banana' is no version" in ran.err
+    assert not (tmp_path / "migrations").exists()

@@ -18,8 +18,8 @@ import ckptmigrate
 from ckptmigrate import chains, registry
 from ckptmigrate.errors import CkptError, UnknownFormatError, UsageError
 
+from .acme import laid, trained
 from .command_line import Ran
-from .test_folders import laid, trained
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

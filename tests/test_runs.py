@@ -1,9 +1,7 @@
-"""Runs, epochs and what is whole in a folder: folders of Burn's own learner, damaged ones, a layout that somebody else delivers."""
+"""Runs, epochs and what is whole in a folder: damaged runs, several runs, a layout that somebody else delivers."""
 
 from __future__ import annotations
 
-import gzip
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -17,115 +15,17 @@ from ckptmigrate.checkpoint import Progress
 from ckptmigrate.errors import CheckpointError
 from ckptmigrate.tensor import View
 
-from .burn_records import MUSEUM, SHARED
+from .acme import PLUGINS, laid, trained
+from .burn_records import MUSEUM
 from .command_line import MUSEUM as TORCH
 from .command_line import Ran
-from .test_folders import laid, trained
+from .learner_run import KINDS, a_web_page, cut, emptied, one, pointed, problems, run, zipped_and_cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ckptmigrate.runs import Epoch, Run
 
-LEARNER = SHARED / "learner"
-RELEASES = sorted(path.parent for path in LEARNER.glob("*/expected.json"))
-KINDS = ["model", "optim", "scheduler"]
-
-
-def one(path: Path) -> Run:
-    (run,) = ckptmigrate.epochs(path)
-    return run
-
-
-def problems(epoch: Epoch) -> dict[str, str]:
-    return {file.name: file.problem for file in epoch.files if file.problem}
-
-
-def gaps(kept: list[int]) -> list[int]:
-    return [number for number in range(1, max(kept)) if number not in kept]
-
-
-def spelled(run: Run) -> list[int]:
-    return [number for first, last in run.gaps for number in range(first, last + 1)]
-
-
-# ---------------------------------------------------------------- what Burn's own learner left behind
-
-
-def in_learner(release: str, name: str) -> Path:
-    if not (LEARNER / release / name).is_dir():
-        pytest.skip(
-            f"the learner's folders are not beside this checkout: {Path('shared', 'fixtures', 'burn', 'learner')}"
-        )
-    return LEARNER / release / name
-
-
-@pytest.mark.skipif(not RELEASES, reason="the learner's folders are not beside this checkout")
-def test_every_folder_of_a_learner_has_the_epochs_that_its_strategy_kept() -> None:
-    seen = 0
-    for release in RELEASES:
-        for name, said in json.loads((release / "expected.json").read_text())["folders"].items():
-            run = one(release / name)
-            assert [epoch.number for epoch in run.epochs] == said["kept_epochs"], run.path
-            assert spelled(run) == gaps(said["kept_epochs"]), run.path
-            assert all(epoch.whole for epoch in run.epochs), run.path
-            assert run.newest is run.epochs[-1]
-            found = {f"checkpoint/{path.name}" for path in (release / name / "checkpoint").iterdir()}
-            assert {file.name for epoch in run.epochs for file in epoch.files} == found
-            assert {epoch.current for epoch in run.epochs} == {release.name == "0.22.1"}
-            seen += 1
-
-    assert seen >= 22
-
-
-@pytest.mark.parametrize("release", [path.name for path in RELEASES])
-def test_a_resumed_run_goes_on_where_its_files_say(release: str) -> None:
-    run = one(in_learner(release, "keep2-resumed"))
-
-    assert [epoch.number for epoch in run.epochs if epoch.whole] == [6, 7]
-    assert run.gaps == ((1, 5),)
-
-
-def test_what_the_default_strategy_removed_is_told() -> None:
-    ran = Ran("epochs", in_learner("0.18.0", "default"))
-
-    assert ran.code == 0
-    assert "epoch 2: whole: model (burn_mpk), optimizer (burn_mpk), scheduler (burn_mpk)" in ran.out
-    assert "not there, as retention removed them or they were never saved: 1, 3" in ran.out
-    assert "the newest that can be resumed: 5, once it is migrated" in ran.out
-
-
-def test_a_run_that_today_s_framework_opens_needs_no_migration() -> None:
-    ran = Ran("epochs", in_learner("0.22.1", "best"))
-
-    assert ran.out.splitlines()[-1] == "  the newest that can be resumed: 5"
-
-
-def test_the_state_era_had_no_scheduler_so_nothing_can_be_resumed() -> None:
-    path = SHARED / "0.3.0" / "run-sgd-momentum"
-    if not path.is_dir():
-        pytest.skip("runs of 0.3.0 are not beside this checkout")
-    run = one(path)
-
-    assert [(e.number, e.missing, problems(e)) for e in run.epochs] == [(n, ("schedulers",), {}) for n in (1, 2, 3)]
-    assert run.newest is None
-
-
-# ---------------------------------------------------------------- what is damaged
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """A run with epochs 3 and 4, and files around them as a learner leaves them."""
-    folder = tmp_path / "run"
-    shutil.copytree(MUSEUM / "0.21.0" / "run-sgd-momentum", folder)
-    for kind in KINDS:
-        shutil.copy(folder / "checkpoint" / f"{kind}-3.mpk", folder / "checkpoint" / f"{kind}-4.mpk")
-    (folder / "experiment.log").write_text("INFO Restoring checkpoint\n")
-    (folder / "model.mpk").write_bytes((folder / "checkpoint" / "model-4.mpk").read_bytes())
-    (folder / "train" / "epoch-1").mkdir(parents=True)
-    (folder / "train" / "epoch-1" / "Loss.log").write_text("0.5,4\n")
-    return folder
+__all__ = ["run"]  # a fixture
 
 
 def test_a_whole_run(run: Path) -> None:
@@ -160,26 +60,6 @@ def test_a_file_that_is_missing_leaves_the_epoch_before_it(run: Path, kind: str,
     assert found.epochs[1].problems == ()
     assert found.newest is found.epochs[0]
     assert f"no {section.removesuffix('s')}" in Ran("epochs", run).out
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-3])
-
-
-def emptied(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def pointed(path: Path) -> None:
-    path.write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 900\n")
-
-
-def zipped_and_cut(path: Path) -> None:
-    path.write_bytes(gzip.compress(path.read_bytes())[:-9])
-
-
-def a_web_page(path: Path) -> None:
-    path.write_text("<!DOCTYPE html><html>not found</html>")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -378,10 +258,10 @@ def test_a_link_out_of_the_tree_is_not_followed(run: Path, tmp_path: Path) -> No
 
 @pytest.fixture
 def _installed() -> Iterator[None]:
-    sys.path.insert(0, str(Path(__file__).parent / "plugins"))
+    sys.path.insert(0, str(PLUGINS))
     registry.forget()
     yield
-    sys.path.remove(str(Path(__file__).parent / "plugins"))
+    sys.path.remove(str(PLUGINS))
     registry.forget()
 
 

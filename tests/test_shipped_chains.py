@@ -220,3 +220,12 @@ def test_steps_of_an_automatic_chain_that_are_not_needed_are_passed_and_hold(
     (found,) = ckptmigrate.plan(tmp_path / "new.pt", chains={"torch": target}, said={"torch": "1.4"})
 
     assert (found.steps, found.stamps) == ((), (("torch", stamped),))
+
+
+def test_a_lightning_file_of_today_without_loops_is_told_nothing(tmp_path: Path) -> None:
+    tree = load(FIXTURES / "lightning" / "1.9.5.after.pt")
+    del tree["loops"]
+    torch.save(tree | {"pytorch-lightning_version": "2.5.0"}, tmp_path / "in.pt")
+    report = ckptmigrate.migrate(tmp_path / "in.pt", tmp_path / "out.pt")
+
+    assert not any("lightning" in note for note in report.notes)

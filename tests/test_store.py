@@ -1,4 +1,4 @@
-"""From paths to checkpoints and back: what a file is, what is in it, and that what was written is what was planned."""
+"""From paths to checkpoints: what a file is, what is in it, which sections are wanted, and what is refused."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 import safetensors.torch
 import torch
 
-from ckptmigrate import registry, store, values
-from ckptmigrate.checkpoint import Applied, Checkpoint, Optimizer, Param, Progress, Slot, Stamp
+from ckptmigrate import registry, store
+from ckptmigrate.checkpoint import Stamp
 from ckptmigrate.errors import (
     AmbiguousError,
     CheckpointError,
@@ -23,229 +22,17 @@ from ckptmigrate.errors import (
     TensorError,
     UnknownFormatError,
     UnsupportedFormatError,
-    UsageError,
 )
 from ckptmigrate.files import Disk
-from ckptmigrate.files.sink import Sink
-from ckptmigrate.format import Format, GatherOptions, Match, Parts, ReadOptions, WriteOptions
+from ckptmigrate.format import Format, GatherOptions, Match, Parts, ReadOptions
 from ckptmigrate.store import record
-from ckptmigrate.tensor import Tensor, array
 from ckptmigrate.values import Inert, Known, Ordered, Scalar
+
+from .filled import full, tensor, written
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-
-def tensor(*shape: int, start: int = 0, **more: Any) -> Tensor:
-    count = int(np.prod(shape))
-    return Tensor(array(np.arange(start, start + count, dtype="f4").reshape(shape)), **more)
-
-
-def full() -> Checkpoint:
-    """Give a checkpoint with every field filled."""
-    model = {
-        "embed": tensor(4, 3),
-        "norm.mean": tensor(3, start=50, role="buffer"),
-        "head.weight": tensor(2, 3, start=9, id=7),
-    }
-    model["tied"] = Tensor(model["embed"].promise)
-    slots = {
-        "step": Slot(tensor(start=5)),
-        "exp_avg": Slot(tensor(4, 3, start=100)),
-        "exp_avg_sq": Slot(tensor(4, 3, start=200)),
-    }
-    adam = Optimizer(
-        kind="adam",
-        params=[
-            Param("embed", "file", 0, 0, slots),
-            Param("head.weight", "file", 1, 1, {}),
-        ],
-        groups=[{"lr": 0.1, "betas": (0.9, 0.99)}, {"lr": float("inf"), "maximize": None}],
-        shared={"loss_scale": 3},
-    )
-    sgd = Optimizer(params=[Param("embed", "order", 0, 0), Param("head.weight", "order", 1, 0)], groups=[{"lr": 1}])
-    return Checkpoint(
-        family="torch",
-        model=model,
-        twins={"ema": {name: Tensor(array(t.numpy() + 1), t.role) for name, t in model.items()}, "a/b": dict(model)},
-        modules={"": {"version": 1}, "norm": {"version": 2, "note": (1, 2)}},
-        optimizers=[adam, sgd],
-        schedulers=[{"last_epoch": 3, "base_lrs": [0.1], 4: b"\0\xff"}, {"last_epoch": 1}],
-        values={
-            "rng": {"cpu": tensor(5, start=3), "python": (3, tuple(range(9)), None)},
-            "scaler": {"scale": 65536.0},
-            "config": {"name": "x", "nan": float("nan"), "big": 2**80},
-            "extra": {"list": [tensor(1, start=77), {"deep": (tensor(2),)}], 0: "int key"},
-            "model": {"fc._extra_state": {"a": 1}},
-            "odd": 3,
-        },
-        progress=Progress(3, "finished", 900, 0.25),
-        stamp=Stamp({"torch": "2.6", "acme.x": "1.0"}, (Applied("acme.x", "1.0", "d1", (("heads", 16),)), Applied("torch", "2.6", "d2"))),
-    )  # fmt: skip
-
-
-def written(
-    checkpoint: Checkpoint, target: str, layout: str | None, out: Path, options: WriteOptions | None = None
-) -> Path:
-    """Write through the sink, compare with the plan as a conversion does, and publish."""
-    options = options or WriteOptions()
-    chosen = registry.format(target)
-    one = bool(out.suffix)
-    scattered = store.scatter(
-        checkpoint, chosen, registry.layout(layout) if layout else None, options, out.name if one else ""
-    )
-    blueprint = store.lay_out(scattered, options)
-    assert blueprint.problems == []
-    with Sink(out, folder=not one) as sink:
-        store.write(blueprint, sink)
-        sink.finish()
-        with Disk() as disk:
-            root = disk.open(sink.path)
-            for name, (form, planned) in scattered.items():
-                read = form.read(root if one else root.child(name), ReadOptions())
-                out_of = sink.outs["" if one else name]
-                assert store.compare_parts(planned, read, out_of, ties=not options.bare) == []
-        sink.publish(last=blueprint.last)
-    return out
-
-
-def fields(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Give everything that must come back, as one tree."""
-    return {
-        "family": checkpoint.family,
-        "model": checkpoint.model,
-        "twins": checkpoint.twins,
-        "modules": checkpoint.modules,
-        "optimizers": [
-            [o.kind, [[p.name, p.by, p.group, None if p.slots is None else {s: v.value for s, v in p.slots.items()}] for p in o.params], o.groups, o.shared]
-            for o in checkpoint.optimizers
-        ],
-        "schedulers": checkpoint.schedulers,
-        "values": dict(sorted(checkpoint.values.items())),
-        "progress": [checkpoint.progress.epoch, checkpoint.progress.counts, checkpoint.progress.step, checkpoint.progress.best],
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("target", "layout", "name"), [("safetensors", "ckptmigrate", "out"), ("torch_zip", "plain", "out.pt")]
-)
-def test_every_field_comes_back_from_both_writers(tmp_path: Path, target: str, layout: str, name: str) -> None:
-    checkpoint = full()
-    again = store.open_checkpoint(written(checkpoint, target, layout, tmp_path / name))
-
-    assert values.difference(fields(checkpoint), fields(again), "values") is None
-    assert again.stamp == checkpoint.stamp
-    assert again.ledger.unexplained() == []
-
-
-@pytest.mark.parametrize(
-    ("target", "layout", "name"), [("safetensors", "ckptmigrate", "out"), ("torch_zip", "plain", "out.pt")]
-)
-def test_the_same_checkpoint_gives_the_same_bytes(tmp_path: Path, target: str, layout: str, name: str) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    first, second = (written(full(), target, layout, tmp_path / side / name) for side in "ab")
-    files = ["."] if first.is_file() else sorted(p.name for p in first.iterdir())
-    for file in files:
-        assert (first / file).read_bytes() == (second / file).read_bytes()
-
-
-def test_the_standard_tree_has_our_keys_and_loads_with_weights_only(tmp_path: Path) -> None:
-    loaded = torch.load(written(full(), "torch_zip", "plain", tmp_path / "o.pt"), weights_only=True)
-
-    assert list(loaded) == [
-        "model_state_dict", "ema_state_dict", "a/b_state_dict", "optimizer_state_dict", "scheduler_state_dict", "epoch",
-        "global_step", "best_metric", "rng_state", "scaler", "config", "extra", "odd",
-    ]  # fmt: skip
-    assert [len(loaded[key]) for key in ("optimizer_state_dict", "scheduler_state_dict")] == [2, 2]
-
-
-def test_the_standard_folder_is_read_by_safetensors_itself(tmp_path: Path) -> None:
-    out = written(full(), "safetensors", "ckptmigrate", tmp_path / "o")
-
-    assert sorted(p.name for p in out.iterdir()) == [
-        "ema.safetensors", "model.safetensors", "optimizer.safetensors", "state.safetensors", "training_state.json",
-        "twin-1.safetensors",
-    ]  # fmt: skip
-    slots = safetensors.torch.load_file(out / "optimizer.safetensors")
-    assert torch.equal(slots["0/0/exp_avg"], torch.arange(100.0, 112.0).reshape(4, 3))
-    assert {"0/0/step", "0/0/exp_avg", "0/0/exp_avg_sq"} == set(slots)
-
-
-def test_a_bare_model_is_one_file_with_its_versions_beside_the_stamp(tmp_path: Path) -> None:
-    checkpoint = Checkpoint("torch", model={"w": tensor(2)}, modules={"": {"version": 1}}, values={"model": {"n": 5}})
-    assert store.is_bare_model(checkpoint)
-    again = store.open_checkpoint(written(checkpoint, "safetensors", "ckptmigrate", tmp_path / "m.safetensors"))
-
-    assert again.modules == {"": {"version": 1}}
-    assert again.values == {"model": {"n": 5}}
-    assert again.origin.layout == "bare"
-
-
-def test_bare_output_is_just_what_the_framework_writes(tmp_path: Path) -> None:
-    checkpoint = dataclasses.replace(full(), twins={}, optimizers=[], schedulers=[], values={}, progress=Progress())
-    out = written(checkpoint, "safetensors", "ckptmigrate", tmp_path / "m.safetensors", WriteOptions(bare=True))
-    with safetensors.safe_open(out, "np") as file:
-        assert file.metadata() == {"format": "pt"}
-    bare = written(checkpoint, "torch_zip", "plain", tmp_path / "m.pt", WriteOptions(bare=True))
-    assert list(torch.load(bare, weights_only=True)) == list(checkpoint.model)
-
-
-def test_a_folder_without_a_record_cannot_be_asked_for() -> None:
-    with pytest.raises(UsageError, match="--bare writes no record"):
-        store.scatter(full(), registry.format("safetensors"), registry.layout("ckptmigrate"), WriteOptions(bare=True))
-
-
-def test_text_of_a_safetensors_header_travels(tmp_path: Path) -> None:
-    safetensors.torch.save_file({"w": torch.ones(2)}, tmp_path / "in.safetensors", {"format": "pt", "author": "me"})
-    checkpoint = store.open_checkpoint(tmp_path / "in.safetensors")
-    assert checkpoint.values["metadata"] == {"author": "me"}
-    with safetensors.safe_open(
-        written(checkpoint, "safetensors", "ckptmigrate", tmp_path / "o.safetensors"), "np"
-    ) as file:
-        assert file.metadata()["author"] == "me"
-    again = store.open_checkpoint(written(checkpoint, "torch_zip", "plain", tmp_path / "o.pt"))
-
-    assert again.values["metadata"] == {"author": "me"}
-
-
-def test_what_one_file_cannot_hold_is_named_with_both_remedies() -> None:
-    (problem,) = store.fits_one_file(full(), registry.format("safetensors"), None)
-
-    for word in ("twins.ema", "optimizers.0", "values.rng", "values.extra", "without a suffix", "--sections model"):
-        assert word in problem
-    assert "values.config" not in problem
-    assert store.fits_one_file(full(), registry.format("torch_zip"), None) == []
-
-
-def test_plain_values_and_progress_travel_in_one_file(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(
-        "torch", model={"w": tensor(1)}, values={"config": {"a": (1,)}}, progress=Progress(3, "last")
-    )
-    assert store.fits_one_file(checkpoint, registry.format("safetensors"), None) == []
-    again = store.open_checkpoint(written(checkpoint, "safetensors", "ckptmigrate", tmp_path / "o.safetensors"))
-
-    assert again.values == {"config": {"a": (1,)}}
-    assert again.progress == Progress(3, "last")
-
-
-def test_inert_values_are_left_out_once_by_name(tmp_path: Path) -> None:
-    tree = {
-        "model": Ordered({"w": tensor(1)}),
-        "callback": Inert("object", "acme.Callback", state={"t": tensor(3)}),
-        "l": [1, Inert("name", "acme.f")],
-    }
-    checkpoint = store.gather({"": Parts("torch", tree)}, GatherOptions(), container="torch_zip")
-    again = store.open_checkpoint(written(checkpoint, "torch_zip", "plain", tmp_path / "o.pt"))
-
-    assert again.values["extra"] == {"l": [1, None]}
-    left = {row.source: row.reason for row in checkpoint.ledger.rows() if row.what == "left out"}
-    assert left == {
-        "callback": "an object of class acme.Callback",
-        "callback/@state/t": "inside an object or call that nobody makes",
-        "l/1": "the name acme.f",
-    }
 
 
 # ---------------------------------------------------------------- sections
@@ -432,65 +219,6 @@ def test_a_fault_is_refused_by_its_key_path_with_its_hint(tmp_path: Path) -> Non
     with pytest.raises(TensorError, match=r"model/fc.weight: a tensor without data") as caught:
         read_tree(tmp_path, tree)
     assert caught.value.hints == ["load it elsewhere"]
-
-
-# ---------------------------------------------------------------- reopening
-
-
-def sabotage(parts: Parts, change: Callable[[dict[str, Any]], None]) -> Parts:
-    tensors = dict(parts.tensors or {})
-    change(tensors)
-    return dataclasses.replace(parts, tensors=tensors)
-
-
-def swap(tensors: dict[str, Any]) -> None:
-    tensors["a"], tensors["b"] = tensors["b"], tensors["a"]
-
-
-def untie(tensors: dict[str, Any]) -> None:
-    tensors["tied"] = tensors["b"]
-
-
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        (swap, "a is read at"),
-        (untie, "tied is read at"),
-        (lambda t: t.pop("a"), "a is missing"),
-        (lambda t: t.update(z=t["a"]), "z was not planned"),
-        (lambda t: t.update(a=tensor(4)), "a is F32"),
-        (lambda t: t.update(a=t.pop("a")), "another order"),
-    ],
-)
-def test_a_writer_that_errs_is_found_without_reading_the_data(tmp_path: Path, change: Any, word: str) -> None:
-    model = {"a": tensor(2, 2), "b": tensor(2, 2, start=9), "zero": tensor(0)}
-    model["tied"] = Tensor(model["a"].promise)
-    form = registry.format("safetensors")
-    planned = store.scatter(Checkpoint("torch", model=model), form, None, WriteOptions(), "m.safetensors")[
-        "m.safetensors"
-    ][1]
-    blueprint = store.lay_out({"m.safetensors": (form, planned)}, WriteOptions())
-    with Sink(tmp_path / "m.safetensors", folder=False) as sink:
-        store.write(blueprint, sink)
-        sink.finish()
-        with Disk() as disk:
-            read = form.read(disk.open(sink.path), ReadOptions())
-            assert store.compare_parts(planned, read, sink.outs[""]) == []
-            found = store.compare_parts(planned, sabotage(read, change), sink.outs[""])
-
-    assert any(word in line for line in found)
-
-
-def test_a_damaged_member_is_refused_with_the_tensors_that_lie_in_it(tmp_path: Path) -> None:
-    torch.save({"w": torch.arange(40000.0), "v": torch.ones(3)}, tmp_path / "a.pt")
-    raw = bytearray((tmp_path / "a.pt").read_bytes())
-    at = bytes(raw).index(torch.arange(40000.0).numpy().tobytes())
-    raw[at + 3] ^= 0x40
-    (tmp_path / "a.pt").write_bytes(raw)
-    checkpoint = store.open_checkpoint(tmp_path / "a.pt")
-    with pytest.raises(CorruptError, match=r"data/0.*used by w$"):
-        written(checkpoint, "safetensors", "ckptmigrate", tmp_path / "o.safetensors")
-    assert not (tmp_path / "o.safetensors").exists()
 
 
 # ---------------------------------------------------------------- record

@@ -20,7 +20,7 @@ from ckptmigrate.errors import CkptError, PlanError, VersionError
 from ckptmigrate.marks import facts
 
 from .catalog import Catalog, Row
-from .place import BEFORE, Place, check_settled, held, locate, marked, public
+from .place import BEFORE, Place, check_settled, held, locate, marked, own_versions, public
 from .project import Project, project
 from .sketch import sketched
 
@@ -282,12 +282,14 @@ class _Making:
                 self.warnings.append(f"{step.migrator.name} was applied, and has changed since ({step.where})")
 
     def _suggestions(self, done: set[str]) -> Iterator[str]:
-        """Give the chains that nobody named and whose marks match in what the steps would leave."""
+        """Give the chains that nobody named and whose marks match in what the steps would leave, at a step that it does not have behind it."""
         for chain in self.catalog.loaded():
             if chain.name in done or chain.automatic or chain.family not in (None, self.sketch.family):
                 continue
-            for step in self.catalog.steps(chain.name):
-                if marked(step.migrator, self.sketch):
+            steps = self.catalog.steps(chain.name)
+            told = [found for text in own_versions(self.sketch, chain.name) if (found := public(text)) is not None]
+            for step in steps:
+                if step.migrator.release > max(told, default=BEFORE) and marked(step.migrator, self.sketch):
                     yield f"chain {chain.name} looks needed (step {step.migrator.version}); apply it with --chain {chain.name}"
                     break
 

@@ -48,7 +48,7 @@ def locate(
     found: list[tuple[Literal["stamp", "layout", "said"], str, str]] = []
     if chain.name in checkpoint.stamp.versions:
         found.append(("stamp", "its stamp", str(checkpoint.stamp.versions[chain.name])))
-    found += [("layout", "the file's own version", text) for text in _own_versions(checkpoint, chain.name)]
+    found += [("layout", "the file's own version", text) for text in own_versions(checkpoint, chain.name)]
     if said is not None:
         if public(said) is None:
             raise VersionError(
@@ -78,7 +78,7 @@ def public(text: str) -> Version | None:
         return None
 
 
-def _own_versions(checkpoint: Checkpoint, chain: str) -> Iterable[str]:
+def own_versions(checkpoint: Checkpoint, chain: str) -> Iterable[str]:
     """Give the versions that the files' own keys and formats tell of a chain, each once."""
     told = (versions.get(chain) for versions in facts(checkpoint, "versions") if isinstance(versions, dict))
     return dict.fromkeys(str(version) for version in told if version is not None)

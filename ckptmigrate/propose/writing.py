@@ -73,7 +73,10 @@ def new(
             "a migrator is proposed from two: one checkpoint was given", hint="say --from OLD and --to NEW"
         )
     into = into.rstrip("/") or "/"
-    empty = Migrator(chain, version)
+    try:
+        empty = Migrator(chain, version)
+    except MigratorError as error:  # the call's own words, not a file's
+        raise UsageError(error.message) from error
     standing = _standing(empty, into, folders, force=force)
     if old is None or made is None:
         proposal, text = None, skeleton(chain, version)
