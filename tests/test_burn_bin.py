@@ -1,13 +1,10 @@
-"""Binary records of Burn: every real file by its schema to the last byte; none without; nothing hostile gets through."""
+"""Binary records of Burn: every real file by its schema to the last byte, and none without."""
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import re
-import struct
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,71 +12,24 @@ import numpy as np
 import pytest
 
 from ckptmigrate import registry, store
-from ckptmigrate.dtypes import F16, F32, I16
-from ckptmigrate.errors import (
-    AmbiguousError,
-    CkptError,
-    CorruptError,
-    LimitError,
-    TruncatedError,
-    UnsupportedFormatError,
-    UsageError,
-)
+from ckptmigrate.dtypes import F16, I16
+from ckptmigrate.errors import UnsupportedFormatError
 from ckptmigrate.files import Disk
 from ckptmigrate.format import GatherOptions, ReadOptions
 from ckptmigrate.tensor import Tensor
-from ckptmigrate.testing import Memory, check_flips, check_reads_lazily, check_sniffs_own, check_truncation
 from ckptmigrate.values import Scalar
+
+from .burn_bins import BURN_BIN, FILES, IDS, LINEAR, options_for, small
+from .burn_records import FIXTURES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ckptmigrate.format import Parts
 
-BURN_BIN = registry.format("burn_bin")
-MUSEUM = Path(__file__).parent / "fixtures" / "burn"
-SHARED = Path(__file__).parent.parent.parent / "shared" / "fixtures" / "burn"
-FIXTURES = SHARED if SHARED.is_dir() else MUSEUM  # all of them where they are at hand, else those that the museum has
-RECORDER = "burn_core::record::file::BinFileRecorder<burn_core::record::settings::FullPrecisionSettings>"
-LINEAR = {"struct": [["linear", {"struct": [["weight", "param"], ["bias", {"option": "param"}]]}]]}
-
-
-def schema_of(path: Path) -> Path:
-    """Give the schema that the maker of a fixture put beside it."""
-    stem = re.sub(r"-(full|half|double)$", "", re.sub(r"\.bin(\.gz)?$", "", path.name))
-    return (
-        path.parent
-        / f"schema-{'net' if stem.startswith('net') else 'quant' if stem.startswith('quant') else stem}.json"
-    )
-
-
 LINEAR_ALONE = {
     "struct": [["weight", "param"], ["bias", {"option": "param"}]]
 }  # that of the file without a schema beside it
-FILES = [p for p in sorted(FIXTURES.glob("*/*.bin*")) if schema_of(p).exists()]
-IDS = [f"{p.parent.name}/{p.name}" for p in FILES]
-
-
-def options_for(path: Path) -> ReadOptions:
-    return ReadOptions(schema=json.loads(schema_of(path).read_text()), dequantize=True)
-
-
-def text(value: str) -> bytes:
-    return bytes([len(value)]) + value.encode()
-
-
-def head(version: str = "0.19.0", floats: str = "f32", ints: str = "i32") -> bytes:
-    return b"".join(map(text, (floats, ints, RECORDER, version, "FullPrecisionSettings")))
-
-
-def small(dtype: int = 1) -> bytes:
-    """The small copy of case A05: one linear module without bias."""
-    weight = struct.pack("<4f", 1.5, -2.0, 0.0, 3.25)
-    return head() + text("aaaaaaaaaaaaa") + bytes([16]) + weight + bytes([2, 2, 2, dtype, 0])
-
-
-def read(data: bytes, schema: Any) -> Parts:
-    return BURN_BIN.read(Memory(data), ReadOptions(schema=schema))
 
 
 # ---------------------------------------------------------------- real files
@@ -222,266 +172,6 @@ def test_the_file_of_case_a05_is_refused_with_what_it_holds(corpus: Callable[[st
         "--schema FILE",
     ):
         assert word in said
-
-
-# ---------------------------------------------------------------- what a schema says
-
-
-def test_case_a05_with_a_schema_is_one_tensor_and_no_bias() -> None:
-    parts = read(small(), LINEAR)
-    assert parts.tensors is not None
-    ((name, tensor),) = parts.tensors.items()
-    assert isinstance(tensor, Tensor)
-
-    assert (name, tensor.dtype, tensor.shape, tensor.id) == ("linear.weight", F32, (2, 2), "aaaaaaaaaaaaa")
-    assert tensor.numpy().tolist() == [[1.5, -2.0], [0.0, 3.25]]
-    assert tensor.promise.plain() is not None
-    assert parts.facts["fields"] == {"": ["linear"], "linear": ["weight", "bias"]}
-
-
-def test_half_integers_are_told_from_halves_by_the_schema() -> None:
-    """In the bytes an i16 is zigzag and an f16 a bit pattern, and nothing else tells them apart."""
-    data = head("0.13.2", "half::binary16::f16", "i16") + text("a") + bytes([2, 3, 0xFB, 0x00, 0x3C, 1, 2])
-    with Disk() as disk:
-        floats, ints = (_drawn(disk, data, {"struct": [["w", kind]]}) for kind in ("param", "param_int"))
-
-    assert floats == ("F16", [1.7881393432617188e-07, 1.0])
-    assert ints == ("I16", [-2, 7680])
-
-
-def _drawn(disk: Disk, data: bytes, schema: Any) -> tuple[str, list[float]]:
-    from tempfile import TemporaryDirectory
-
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "x.bin"
-        path.write_bytes(data)
-        (tensor,) = (BURN_BIN.read(disk.open(path), ReadOptions(schema=schema)).tensors or {}).values()
-        assert isinstance(tensor, Tensor)
-        return tensor.dtype.name, tensor.numpy().tolist()
-
-
-@pytest.mark.parametrize(("version", "constant"), [("0.7.0", b""), ("0.8.0", b"\0"), ("0.21.0", b"\0")])
-def test_a_constant_takes_a_byte_since_0_8(version: str, constant: bytes) -> None:
-    parts = read(head(version) + constant + b"\x07", {"struct": [["k", "constant"], ["n", "u64"]]})
-
-    assert parts.tensors == {"n": Scalar("uint", 7)}
-
-
-def test_words_of_rust_get_their_prefix_back() -> None:
-    schema = {"struct": [["type", {"struct": [["weight", "param"], ["bias", "constant"]]}]]}
-
-    assert list(read(small(), schema).tensors or {}) == ["r#type.weight"]
-
-
-@pytest.mark.parametrize(
-    ("schema", "place"),
-    [
-        ("parameter", "its root"),
-        ({"struct": [["a", {"vector": "param"}]]}, "at a"),
-        ({"struct": [["a"]]}, "NAME, TYPE"),
-        ({"struct": [["a", "param"], ["a", "param"]]}, "a twice"),
-        ({"struct": [], "len": 3}, "its root"),
-        ({"array": "param"}, "its root"),
-        ({"array": "param", "len": -1}, "its root"),
-        ({"array": "param", "len": True}, "its root"),
-        ({"enum": []}, "its root"),
-        ([[]], "its root"),
-        (3, "its root"),
-    ],
-)
-def test_a_schema_that_means_nothing_is_refused_with_its_place(schema: Any, place: str) -> None:
-    with pytest.raises(UsageError, match=place):
-        read(small(), schema)
-
-
-def test_a_schema_of_another_model_is_refused_with_the_place_where_it_stops_to_fit() -> None:
-    with pytest.raises(CorruptError, match=r"the schema ends at byte \d+, and 1 bytes follow"):
-        read(small(), {"struct": [["weight", "param"]]})
-    with pytest.raises(TruncatedError, match=r"linear\.gamma: ends at byte"):
-        read(
-            small(),
-            {
-                "struct": [
-                    ["linear", {"struct": [["weight", "param"], ["bias", {"option": "param"}], ["gamma", "param"]]}]
-                ]
-            },
-        )
-    with pytest.raises(CorruptError, match="variant 13"):
-        read(small(), {"enum": [["A", "param"], ["B", "param"]]})
-
-
-def test_a_byte_behind_the_record_is_refused_in_gzip_too() -> None:
-    with pytest.raises(CorruptError, match="bytes follow"):
-        read(gzip.compress(small() + b"\0"), LINEAR)
-
-
-# ---------------------------------------------------------------- several schemas, or another file of the model
-
-SIBLINGS = [
-    (p, p.parent / (re.sub(r"\.bin(\.gz)?$", "", p.name) + ".mpk")) for p in FILES if p.name.startswith(("net", "zoo"))
-]
-SIBLINGS = [(p, other) for p, other in SIBLINGS if other.exists()]
-
-
-@pytest.mark.parametrize(("path", "other"), SIBLINGS, ids=lambda p: f"{p.parent.name}/{p.name}")
-def test_a_named_record_of_the_same_model_does_for_a_schema(path: Path, other: Path) -> None:
-    with Disk() as disk:
-        like = store.read(disk.open(other), ReadOptions())
-        named = BURN_BIN.read(disk.open(path), ReadOptions(schema=like))
-        known = BURN_BIN.read(disk.open(path), options_for(path))
-
-        assert list(named.tensors or {}) == list(known.tensors or {})
-        assert named.facts == known.facts
-        for name, tensor in (known.tensors or {}).items():
-            other_tensor = (named.tensors or {})[name]
-            assert isinstance(tensor, Tensor)
-            assert isinstance(other_tensor, Tensor)
-            if name != "counts" or "-half" not in path.name:  # there the named record does not tell i16 from f16
-                assert (other_tensor.id, other_tensor.numpy().tobytes()) == (tensor.id, tensor.numpy().tobytes())
-
-
-def like(**shapes: tuple[int, ...]) -> Parts:
-    from ckptmigrate.format import Parts
-    from ckptmigrate.tensor import fill
-
-    return Parts(
-        family="burn", tensors={name.replace("_", "."): Tensor(fill(0, F32, shape)) for name, shape in shapes.items()}
-    )
-
-
-@pytest.mark.parametrize(
-    ("other", "data", "mention"),
-    [
-        (like(linear_weight=(2, 3)), small(), r"linear\.weight would be \[2, 2\], and is \[2, 3\]"),
-        (like(), small(), "1 parameters, and the file that is to name them has 0"),
-        (like(a=(2, 2), b=(2, 2)), small(), "1 parameters"),
-        (like(a=(2, 2)), small() + b"free text id" + bytes(9), "before the end"),
-        (like(a=(2, 2)), small() + bytes(5000), "before the end"),
-        (like(a=(2, 2)), head() + b"\x0cfree text id" + small()[len(head()) :], "before a"),
-    ],
-)
-def test_another_model_names_nothing(other: Parts, data: bytes, mention: str) -> None:
-    with pytest.raises(CorruptError, match=mention):
-        read(data, other)
-
-
-def test_of_several_schemas_the_one_that_fits_is_taken() -> None:
-    assert list(read(small(), ["u64", {"map": "tensor"}, LINEAR]).tensors or {}) == ["linear.weight"]
-    assert read(head("0.19.0") + b"\x07", ["f64", LINEAR, "u64"]).tensors == {"": Scalar("uint", 7)}
-    with pytest.raises(AmbiguousError, match="0 and 2"):
-        read(head() + b"\x00", ["u64", LINEAR, "constant"])
-    with pytest.raises(CorruptError, match=r"none of the schemas fits: 0: .*; 1: "):
-        read(small(), ["u64", "f64"])
-    with pytest.raises(CorruptError, match="it is empty"):
-        read(small(), [])
-
-
-# ---------------------------------------------------------------- hostile input
-
-EXAMPLES = {"small": (small(), LINEAR)}
-for _release, _name in (("0.7.0", "net-full.bin"), ("0.13.2", "net-half.bin.gz"), ("0.21.0", "optim-adam-full.bin")):
-    _path = MUSEUM / _release / _name
-    _data = _path.read_bytes()
-    EXAMPLES[f"{_release}-{_name.removesuffix('.gz')}"] = (
-        gzip.decompress(_data) if _name.endswith(".gz") else _data,
-        json.loads(schema_of(_path).read_text()),
-    )
-EXAMPLES["gzip"] = (gzip.compress(small(), mtime=0), LINEAR)
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_the_contract_of_formats_is_kept(name: str) -> None:
-    data, schema = EXAMPLES[name]
-    check_sniffs_own(BURN_BIN, data)
-    check_reads_lazily(BURN_BIN, data, ReadOptions(schema=schema))
-    check_truncation(BURN_BIN, data, options=ReadOptions(schema=schema), clock=time.monotonic)
-    check_flips(BURN_BIN, data, options=ReadOptions(schema=schema), clock=time.monotonic)
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_the_refusal_without_a_schema_meets_no_other_exception(name: str) -> None:
-    data, _ = EXAMPLES[name]
-    for cut in range(0, len(data), max(1, len(data) // 200)):
-        for hostile in (data[:cut], data[:cut] + bytes([data[cut] ^ 0xFF]) + data[cut + 1 :]):
-            source = Memory(hostile)
-            if BURN_BIN.sniff(source) is not None:
-                with pytest.raises(CkptError):
-                    BURN_BIN.read(source, ReadOptions())
-
-
-HUGE = b"\xfd" + b"\xff" * 8
-
-
-@pytest.mark.parametrize(
-    ("rest", "schema"),
-    [
-        (HUGE, {"vec": "param"}),
-        (HUGE, {"vec": "constant"}),
-        (HUGE, {"vec": {"struct": [["k", "constant"]]}}),
-        (HUGE, {"map": "constant"}),
-        (HUGE, "param"),
-        (HUGE, "tensor"),
-        (b"\x04" + bytes(4) + HUGE, "tensor"),
-        (b"\x04" + bytes(4) + b"\x02" + HUGE + b"\x01\x01", "tensor"),
-        (b"\x04" + bytes(4) + b"\x08" + HUGE * 8 + b"\x01", "tensor"),
-        (b"\x04" + bytes(4) + b"\x01\x01\x0f", "tensor"),
-        (b"\x04" + bytes(4) + b"\x01\x01\x63", "tensor"),
-        (b"\x02", "bool"),
-        (b"\x01\xff", "str"),
-        (b"\x01\x01a\x00\x01a\x00", {"map": "constant"}),
-        (b"\x02\x01a\x00\x01a\x00", {"map": "constant"}),
-        (b"\x01", "constant"),
-        (b"", "f64"),
-    ],
-)
-def test_claims_are_checked_before_memory_is_taken(rest: bytes, schema: Any) -> None:
-    start = time.monotonic()
-    with pytest.raises(CkptError):
-        read(head("0.20.1") + rest, schema)
-
-    assert time.monotonic() - start < 2
-
-
-@pytest.mark.parametrize("of", ["unit", {"struct": []}, {"array": "unit", "len": 1_000_000}, {"tuple": []}])
-def test_any_number_of_nothing_costs_nothing(of: Any) -> None:
-    start = time.monotonic()
-    read(head("0.20.1") + HUGE, {"vec": of})
-
-    assert time.monotonic() - start < 1
-
-
-def test_a_bomb_of_constants_is_refused_in_seconds(tmp_path: Path) -> None:
-    path = tmp_path / "bomb.bin.gz"
-    path.write_bytes(gzip.compress(head("0.20.1") + b"\xfc\xff\xff\xff\x7f" + bytes(50_000_000), 9))
-    start = time.monotonic()
-    with Disk() as disk, pytest.raises(CkptError):
-        BURN_BIN.read(disk.open(path), ReadOptions(schema={"vec": {"struct": [["k", "constant"]]}}))
-    with Disk() as disk, pytest.raises(CkptError):
-        BURN_BIN.read(disk.open(path), ReadOptions(schema={"vec": "constant"}))
-    with Disk() as disk, pytest.raises(UnsupportedFormatError):
-        BURN_BIN.read(disk.open(path), ReadOptions())
-
-    assert time.monotonic() - start < 5
-
-
-def test_a_file_of_nothing_but_ids_is_refused_in_seconds(tmp_path: Path) -> None:
-    """Each id claims a list of halves that goes on to the end, which must not be crossed once for each."""
-    path = tmp_path / "ids.bin"
-    entry = text("aaaaaaaaaaaaa") + b"\xfc\x00\x00\x01\x00"
-    path.write_bytes(head("0.13.2", "half::binary16::f16", "i16") + entry * 200_000)
-    start = time.monotonic()
-    with Disk() as disk, pytest.raises(UnsupportedFormatError):
-        BURN_BIN.read(disk.open(path), ReadOptions())
-
-    assert time.monotonic() - start < 5
-
-
-def test_a_schema_that_is_nested_without_end_is_refused() -> None:
-    schema: Any = "param"
-    for _ in range(100_000):
-        schema = {"option": schema}
-    with pytest.raises(LimitError):
-        read(small(), schema)
 
 
 def test_a_file_alone_is_one_checkpoint(tmp_path: Path) -> None:

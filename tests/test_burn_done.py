@@ -17,9 +17,9 @@ from ckptmigrate.format import GatherOptions, ReadOptions, WriteOptions
 from ckptmigrate.tensor import Tensor
 
 from .burn_records import SHARED, bare, ident, leaves, models, numbers, truth, unpacked
+from .burn_runs import GOLDEN, NAMES, RECORDS, STATE_RUNS, STEPS, proof_of, run_of
 from .burnpack_desk import referee, table_of
 from .command_line import Ran
-from .test_burn_road import GOLDEN, NAMES, RECORDS, STATE_RUNS, STEPS, proof_of, run_of
 
 STATE_ERA = ("0.3.0", "0.4.0", "0.6.0")
 RELEASES = (

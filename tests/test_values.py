@@ -15,18 +15,7 @@ from hypothesis import strategies as st
 from ckptmigrate.errors import CheckpointError, CkptError, CorruptError, LimitError, TensorError
 from ckptmigrate.limits import LIMITS
 from ckptmigrate.tensor import Tensor
-from ckptmigrate.values import (
-    Inert,
-    Known,
-    Scalar,
-    decode,
-    difference,
-    dumps,
-    encode,
-    loads,
-    same,
-    walk,
-)
+from ckptmigrate.values import Inert, Known, Scalar, decode, difference, dumps, encode, loads, same, walk
 
 from .trees import ordered, tensor, trees
 
