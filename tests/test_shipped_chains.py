@@ -11,6 +11,7 @@ import torch
 import ckptmigrate
 from ckptmigrate.chains import Catalog
 from ckptmigrate.errors import CkptError, PlanError
+from ckptmigrate.testing import check_migrator
 
 FIXTURES = Path(__file__).parent / "fixtures" / "chains"
 PAIRS = sorted(path.name.removesuffix(".before.pt") for path in FIXTURES.glob("*/*.before.pt"))
@@ -229,3 +230,26 @@ def test_a_lightning_file_of_today_without_loops_is_told_nothing(tmp_path: Path)
     report = ckptmigrate.migrate(tmp_path / "in.pt", tmp_path / "out.pt")
 
     assert not any("lightning" in note for note in report.notes)
+
+
+STEPS: dict[tuple[str, str], dict[str, Any]] = {
+    ("torch_weight_norm", "three"): {},
+    ("torch_wrappers", "nested"): {"back": False},
+    ("torch_fold_weight_norm", "three"): {"back": False, "tolerance": 1e-6},
+    ("torch_fold_weight_norm", "parametrized"): {"back": False, "tolerance": 1e-6},
+    ("torch_batch_norm", "counters"): {"back": False},
+    ("torchvision", "densenet"): {},
+}
+
+
+@pytest.mark.parametrize(("folder", "name"), STEPS)
+def test_a_shipped_step_touches_no_bystander_and_takes_along_what_follows(folder: str, name: str) -> None:
+    (step,) = Catalog.find().steps(chain_of(folder))
+    before, after = (load(FIXTURES / folder / f"{name}.{when}.pt") for when in ("before", "after"))
+
+    check_migrator(
+        step.migrator,
+        before=before.get("model_state_dict", before),
+        after=after.get("model_state_dict", after),
+        **STEPS[folder, name],
+    )
