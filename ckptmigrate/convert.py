@@ -176,7 +176,8 @@ class Prepared:
 def prepare(disk: Disk, path: str | Path, out: str | Path | None, options: Options) -> Prepared:
     """Open, plan, apply, scatter and lay out; give it with every problem. Raises what lets nothing be planned at all."""
     options = with_like(options)
-    checkpoint = store.open_checkpoint(path, options.read, options.gather, disk)
+    asked = store.asked(options.gather)
+    checkpoint = store.open_checkpoint(path, options.read, asked, disk)
     if not (checkpoint.model or checkpoint.optimizers or checkpoint.schedulers):
         raise CheckpointError("holds no tensors")
     _check_call(checkpoint, options)
@@ -187,6 +188,9 @@ def prepare(disk: Disk, path: str | Path, out: str | Path | None, options: Optio
     before = dict(checkpoint.model)
     target = choose(checkpoint, Path(path), None if out is None else Path(out), options.to, options.layout)
     plan, problems = _upgrade(checkpoint, target, options)
+    if asked != options.gather:
+        store.select(checkpoint, options.gather.only, options.gather.drop)
+        target = choose(checkpoint, Path(path), None if out is None else Path(out), options.to, options.layout)
     if options.gather.like is None:
         checkpoint.ledger.notes += like.unsaid(checkpoint, before)
     if not (checkpoint.model or checkpoint.optimizers or checkpoint.schedulers or problems):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,17 @@ def test_without_the_step_todays_burn_refuses_it_and_the_chain_is_suggested(tmp_
     told = referee("load", tmp_path / "out" / "checkpoint" / "model-2.bpk", "coupled")
     assert not told["ok"]
     assert "Unused tensors" in json.dumps(told["error"])
+
+
+@pytest.mark.parametrize(
+    "said", [GatherOptions(only=("model",)), GatherOptions(drop=("optimizer",))], ids=["only", "drop"]
+)
+def test_an_optimizer_that_is_not_wanted_in_the_end_still_tells(tmp_path: Path, said: GatherOptions) -> None:
+    wanted = replace(said, parts={"optimizers": str(ADAM)})
+    report = migrate(LSTM, tmp_path / "model.bpk", chains={COUPLED: None}, gather=wanted, write=BARE)
+
+    assert set(GATES) <= set(dropped(report))
+    assert (tmp_path / "model.bpk").read_bytes() == (FIXTURES / "0.22.1" / "optim-coupled-model.bpk").read_bytes()
 
 
 def test_a_model_alone_does_not_tell_and_nothing_is_guessed(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from .folder import child
 from .gather import Added, gather
 from .owners import NUMBERED
 from .scatter import fits_one_file, scatter
-from .selection import is_bare_model, is_bare_state, is_wanted, section_names, select
+from .selection import asked, is_bare_model, is_bare_state, is_wanted, section_names, select
 from .writing import compare_parts, lay_out, write
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ckptmigrate.format import Layout
 
 __all__ = [
+    "asked",
     "child",
     "compare_parts",
     "detect",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckptmigrate.checkpoint import Progress
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ckptmigrate.checkpoint import Checkpoint
+    from ckptmigrate.format import GatherOptions
 
 Names = tuple[str, ...]
 _OF = {"modules": "model", "values.model": "model", "values.metadata": "model", "values.twins": "twins"}
@@ -33,6 +35,20 @@ def is_wanted(section: str, only: Names, drop: Names) -> bool:
     return not _meant(section, drop) and (
         not only or _meant(section, only) or (section in _OF and any(n.partition(".")[0] == _OF[section] for n in only))
     )
+
+
+def asked(options: GatherOptions) -> GatherOptions:
+    """Give what a caller wants gathered, also where it is not wanted in the end: a file that was named for a section may tell of others.
+
+    (An optimizer tells a step which gates of the model were ever trained.)
+    """
+    told = {
+        kind for kind in untaken(options.only, options.drop) if any(_meant(kind, (part,)) for part in options.parts)
+    }
+    if not told:
+        return options
+    drop = tuple(name for name in options.drop if not any(_meant(kind, (name,)) for kind in told))
+    return replace(options, only=(*options.only, *sorted(told)) if options.only else (), drop=drop)
 
 
 def untaken(only: Names, drop: Names) -> set[str]:
