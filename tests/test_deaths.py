@@ -33,45 +33,53 @@ source, out = options.pop("source"), options.pop("out")
 options = {name: tuple(map(tuple, value)) if name == "rename" else value for name, value in options.items()}
 copy = shutil.copytree if (made / source).is_dir() else shutil.copy
 
-def die_at(count, seen):
-    def armed(name, real):
-        def call(*arguments, **named):
-            count[0] -= 1
-            if count[0] < 0:
-                os.write(seen, name.encode())
-                os._exit(9)
-            return real(*arguments, **named)
-        return call
-    for name in EVENTS:
-        setattr(os, name, armed(name, getattr(os, name)))
+def die_at(name, count, seen):  # of one kind: two threads make them, and of all kinds together none has a number of its own
+    real = getattr(os, name)
+    def call(*arguments, **named):
+        count[0] -= 1
+        if count[0] < 0:
+            os.write(seen, name.encode())
+            os._exit(9)
+        return real(*arguments, **named)
+    setattr(os, name, call)
 
 def files(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
-states = []
 place = base / "run"
-for number in itertools.count(-1):  # -1: once in this process, so that no child has to import anything
+
+def prepared():
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
     copy(made / source, place / source)
-    old = files(place)
-    if number < 0:
-        ckptmigrate.migrate(place / source, out and place / out, **options)
-        continue
+    return files(place)
+
+def died(name, number):
+    old = prepared()
     reading, seen = os.pipe()
     child = os.fork()
     if not child:
-        die_at([number], seen)
+        die_at(name, [number], seen)
         ckptmigrate.migrate(place / source, out and place / out, **options)
         os._exit(0)
     os.close(seen)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     event = os.read(reading, 100).decode()
     os.close(reading)
-    found = {name: data for name, data in files(place).items() if not name.startswith(".")}
-    states.append((status, event, old, found))
-    if status != 9:
-        break
+    return status, event, old, {name: data for name, data in files(place).items() if not name.startswith(".")}
+
+prepared()
+ckptmigrate.migrate(place / source, out and place / out, **options)  # once in this process, so that no child has to import anything
+states = []
+for name in EVENTS:
+    for number in itertools.count():
+        last = died(name, number)
+        if last[0] == 0:
+            break
+        states.append(last)
+        if last[0] != 9:
+            break
+states.append(last)
 new = states[-1][3]
 say = lambda name, data, old: "old" if data == old.get(name.replace(".ckptmigrate-backup", "")) else "new" if data == new[name] else "torn"
 print(json.dumps([[status, event, {name: say(name, data, old) for name, data in found.items()}] for status, event, old, found in states]))

@@ -46,31 +46,28 @@ def convert():
             out.put(Whole(source.range(0, source.size), streamed=True))
         sink.publish(last="state.json" if folder else None, backup=backup)
 
-def die_at(count, seen):
-    def armed(name, real):
-        def call(*args, **options):
-            count[0] -= 1
-            if count[0] < 0:
-                os.write(seen, name.encode())
-                os._exit(9)
-            return real(*args, **options)
-        return call
-    for name in EVENTS:
-        setattr(os, name, armed(name, getattr(os, name)))
+def die_at(name, count, seen):  # of one kind: two threads make them, and of all kinds together none has a number of its own
+    real = getattr(os, name)
+    def call(*args, **options):
+        count[0] -= 1
+        if count[0] < 0:
+            os.write(seen, name.encode())
+            os._exit(9)
+        return real(*args, **options)
+    setattr(os, name, call)
 
-results = []
-for number in itertools.count():
+def died(name, number):
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
     if existing:
-        for name in names:
-            path = place / "out" / name if folder else place / "out"
+        for each in names:
+            path = place / "out" / each if folder else place / "out"
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(b"old")
     reading, seen = os.pipe()
     child = os.fork()
     if not child:
-        die_at([number], seen)
+        die_at(name, [number], seen)
         convert()
         os._exit(0)
     os.close(seen)
@@ -80,9 +77,18 @@ for number in itertools.count():
     files = {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
     whole = b"new " + 2 * (base / "in").read_bytes()
     say = lambda data: "old" if data == b"old" else "new" if data == whole else "torn"
-    results.append([status, event, {name: say(data) for name, data in files.items()}])
-    if status != 9:
-        break
+    return [status, event, {name: say(data) for name, data in files.items()}]
+
+results = []
+for name in EVENTS:
+    for number in itertools.count():
+        last = died(name, number)
+        if last[0] == 0:
+            break
+        results.append(last)
+        if last[0] != 9:
+            break
+results.append(last)
 print(json.dumps(results))
 """
 
