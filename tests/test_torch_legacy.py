@@ -5,13 +5,12 @@ from __future__ import annotations
 import bz2
 import gzip
 import hashlib
-import io
 import json
 import pickle
 import random
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -21,8 +20,9 @@ from ckptmigrate.errors import CkptError, CorruptError, TruncatedError, Unsuppor
 from ckptmigrate.files import Disk
 from ckptmigrate.format import Parts, ReadOptions
 from ckptmigrate.formats import torch_legacy
-from ckptmigrate.tensor import Tensor
-from ckptmigrate.values import Inert, spell, walk
+from ckptmigrate.values import Inert
+
+from .torch_reading import faults, reader, saved, tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,31 +41,7 @@ def disk() -> Iterator[Disk]:
 
 @pytest.fixture
 def read(disk: Disk, tmp_path: Path) -> Callable[..., Parts]:
-    def reader(data: bytes, **options: Any) -> Parts:
-        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.pth"
-        path.write_bytes(data)
-        source = disk.open(path)
-        match = torch_legacy.sniff(source)
-
-        assert match is not None
-        assert match.refuse is None
-        return torch_legacy.read(source, ReadOptions(**options))
-
-    return reader
-
-
-def saved(obj: Any, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(obj, buffer, _use_new_zipfile_serialization=False, **options)
-    return buffer.getvalue()
-
-
-def tensors(tree: Any) -> dict[str, Tensor]:
-    return {spell(path): node for path, node in walk(tree) if isinstance(node, Tensor)}
-
-
-def faults(tree: Any) -> dict[str, str]:
-    return {spell(p): str(n.args[0]) for p, n in walk(tree) if isinstance(n, Inert) and n.kind == "fault"}
+    return reader(disk, tmp_path, torch_legacy)
 
 
 def exhibits() -> list[tuple[str, str]]:
@@ -106,12 +82,12 @@ def test_a_file_of_the_museum_has_the_names_dtypes_shapes_and_elements_that_its_
 
 def test_protocol_0_which_keeps_no_storage_is_refused_with_the_reason(read: Callable[..., Parts]) -> None:
     with pytest.raises(CorruptError, match="pickle protocol 0 keeps nothing else of it"):
-        read(saved({"w": torch.ones(2)}, pickle_protocol=0))
+        read(saved({"w": torch.ones(2)}, pickle_protocol=0, legacy=True))
 
 
 @pytest.mark.parametrize("protocol", [1, 2, 3, 4, 5])
 def test_every_pickle_protocol_is_recognised_and_gives_the_same(protocol: int, read: Callable[..., Parts]) -> None:
-    parts = read(saved({"w": torch.arange(3.0), "n": [1, "x"]}, pickle_protocol=protocol))
+    parts = read(saved({"w": torch.arange(3.0), "n": [1, "x"]}, pickle_protocol=protocol, legacy=True))
 
     assert parts.tree["w"].numpy().tolist() == [0, 1, 2]
     assert parts.tree["n"] == [1, "x"]
@@ -124,7 +100,7 @@ def test_every_look_into_a_storage_has_torchs_elements(read: Callable[..., Parts
         "scalar": base[1, 2, 3, 4], "empty": base[:0], "other": torch.arange(4), "bf16": torch.ones(3).bfloat16(),
         "u16": torch.tensor([7, 65535], dtype=torch.uint16),
     }  # fmt: skip
-    tree = read(saved(looks)).tree
+    tree = read(saved(looks, legacy=True)).tree
 
     for name, tensor in looks.items():
         assert tree[name].shape == tuple(tensor.shape)
@@ -134,13 +110,13 @@ def test_every_look_into_a_storage_has_torchs_elements(read: Callable[..., Parts
 
 def test_tied_tensors_are_equal_promises(read: Callable[..., Parts]) -> None:
     base = torch.arange(6.0)
-    tree = read(saved({"a": base, "b": base, "c": base[1:]})).tree
+    tree = read(saved({"a": base, "b": base, "c": base[1:]}, legacy=True)).tree
 
     assert tree["a"].promise == tree["b"].promise != tree["c"].promise
 
 
 def test_a_short_file_names_the_tensor_and_how_many_bytes_lack(read: Callable[..., Parts]) -> None:
-    data = saved({"w": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2)})
+    data = saved({"w": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2)}, legacy=True)
 
     with pytest.raises(TruncatedError, match=r"truncated by 5 bytes: '[wb]' is short") as caught:
         read(data[:-5])
@@ -156,14 +132,14 @@ def test_a_short_file_names_the_tensor_and_how_many_bytes_lack(read: Callable[..
     ],
 )
 def test_a_cut_within_the_pickles_says_in_which(upto: bytes, what: str, read: Callable[..., Parts]) -> None:
-    data = saved({"w": torch.ones(2)})
+    data = saved({"w": torch.ones(2)}, legacy=True)
 
     with pytest.raises(TruncatedError, match=f"truncated in {what}"):
         read(data[: data.index(upto) + len(upto)])
 
 
 def test_a_storage_count_that_differs_names_the_key_and_both(read: Callable[..., Parts]) -> None:
-    data = saved({"w": torch.arange(6.0)})
+    data = saved({"w": torch.arange(6.0)}, legacy=True)
     changed = data[:-32] + struct.pack("<q", 7) + data[-24:] + bytes(4)
 
     with pytest.raises(CorruptError, match=r"storage '\d+' is declared with 6 elements and stored with 7"):
@@ -171,14 +147,14 @@ def test_a_storage_count_that_differs_names_the_key_and_both(read: Callable[...,
 
 
 def test_a_count_in_the_order_of_a_big_endian_machine_is_understood(read: Callable[..., Parts]) -> None:
-    data = saved({"w": torch.arange(6.0)})
+    data = saved({"w": torch.arange(6.0)}, legacy=True)
 
     assert read(data[:-32] + struct.pack(">q", 6) + data[-24:]).tree["w"].numpy().tolist() == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("after", [b"\0" * 7, b"stream"])
 def test_bytes_after_the_last_storage_are_counted_and_not_read(after: bytes, read: Callable[..., Parts]) -> None:
-    data = saved({"w": torch.ones(2)})
+    data = saved({"w": torch.ones(2)}, legacy=True)
     after = data if after == b"stream" else after
     (warning,) = read(data + after).warnings
 
@@ -192,18 +168,18 @@ def test_another_protocol_version_is_refused_with_its_number(read: Callable[...,
 
 
 def test_a_gzipped_stream_is_decoded(read: Callable[..., Parts]) -> None:
-    parts = read(gzip.compress(saved({"w": torch.arange(100.0), "b": torch.ones(3)})))
+    parts = read(gzip.compress(saved({"w": torch.arange(100.0), "b": torch.ones(3)}, legacy=True)))
 
     assert parts.tree["w"].numpy().tolist() == list(range(100))
 
 
 def test_a_cut_gzip_is_refused(read: Callable[..., Parts]) -> None:
     with pytest.raises(CkptError):
-        read(gzip.compress(saved({"w": torch.rand(100)}))[:-30])
+        read(gzip.compress(saved({"w": torch.rand(100)}, legacy=True))[:-30])
 
 
 def test_a_stream_under_bzip2_is_recognised_and_refused_by_name(disk: Disk, tmp_path: Path) -> None:
-    (tmp_path / "a.pth").write_bytes(bz2.compress(saved({"w": torch.ones(2)})))
+    (tmp_path / "a.pth").write_bytes(bz2.compress(saved({"w": torch.ones(2)}, legacy=True)))
     match = torch_legacy.sniff(disk.open(tmp_path / "a.pth"))
 
     assert match is not None
@@ -211,7 +187,7 @@ def test_a_stream_under_bzip2_is_recognised_and_refused_by_name(disk: Disk, tmp_
 
 
 def test_byte_strings_of_python_2_are_text_where_they_decode_and_bytes_where_not(read: Callable[..., Parts]) -> None:
-    data = saved({"w": torch.arange(2.0)})
+    data = saved({"w": torch.arange(2.0)}, legacy=True)
     at = data.index(b"X\1\0\0\0w")
     end = data.index(b".\x80\2]", at)
     note = b"U\4noteT\3\0\0\0\xc5\xbc\xffsU\4nameT\2\0\0\0\xc5\xbcs"
@@ -276,7 +252,7 @@ def test_a_public_file_has_its_tensors(
 
 
 def test_every_cut_is_refused(read: Callable[..., Parts]) -> None:
-    data = saved({"w": torch.arange(4.0), "b": torch.ones(2)})
+    data = saved({"w": torch.arange(4.0), "b": torch.ones(2)}, legacy=True)
     start = data.index(b"\x80\2M")  # a shorter one is no torch file at all
     for cut in range(start, len(data)):
         with pytest.raises(TruncatedError):
@@ -286,7 +262,7 @@ def test_every_cut_is_refused(read: Callable[..., Parts]) -> None:
 def test_a_flipped_bit_never_ends_in_anything_but_an_error_of_the_tree(
     read: Callable[..., Parts], disk: Disk, tmp_path: Path
 ) -> None:
-    data = saved({"w": torch.arange(4.0), "b": [1, torch.ones(2)], "m": torch.nn.Linear(1, 1)})
+    data = saved({"w": torch.arange(4.0), "b": [1, torch.ones(2)], "m": torch.nn.Linear(1, 1)}, legacy=True)
     chance = random.Random(3)
     path = tmp_path / "flipped.pth"
     for _ in range(400):

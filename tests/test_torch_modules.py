@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 import struct
 import tracemalloc
@@ -19,7 +18,9 @@ from ckptmigrate.files import Disk
 from ckptmigrate.format import Parts, ReadOptions
 from ckptmigrate.formats import torch_legacy, torch_zip
 from ckptmigrate.limits import LIMITS
-from ckptmigrate.values import Inert, Ordered, spell, walk
+from ckptmigrate.values import Ordered, walk
+
+from .torch_reading import faults, reader, saved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,27 +36,7 @@ def disk() -> Iterator[Disk]:
 
 @pytest.fixture
 def read(disk: Disk, tmp_path: Path) -> Callable[..., Parts]:
-    def reader(data: bytes, **options: Any) -> Parts:
-        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.pth"
-        path.write_bytes(data)
-        source = disk.open(path)
-        match = torch_legacy.sniff(source)
-
-        assert match is not None
-        assert match.refuse is None
-        return torch_legacy.read(source, ReadOptions(**options))
-
-    return reader
-
-
-def saved(obj: Any, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(obj, buffer, _use_new_zipfile_serialization=False, **options)
-    return buffer.getvalue()
-
-
-def faults(tree: Any) -> dict[str, str]:
-    return {spell(p): str(n.args[0]) for p, n in walk(tree) if isinstance(n, Inert) and n.kind == "fault"}
+    return reader(disk, tmp_path, torch_legacy)
 
 
 def _hostile(pickled: bytes) -> bytes:
@@ -106,7 +87,7 @@ def test_a_whole_module_is_its_state_dict_in_torchs_order_with_roles_and_ties(
 
 @pytest.mark.filterwarnings("ignore:Couldn't retrieve source")
 def test_a_modules_class_is_told_by_key_path_and_its_source_is_nowhere(read: Callable[..., Parts]) -> None:
-    data = saved({"model": Net()})
+    data = saved({"model": Net()}, legacy=True)
     parts = read(data)
     everything = repr(list(walk(parts.tree))) + repr(parts.facts) + repr(parts.warnings)
 
@@ -136,7 +117,7 @@ def test_modules_that_double_at_every_level_are_refused_quickly(read: Callable[.
         state = torch.nn.Sequential(state, state)
 
     with pytest.raises(CkptError, match=r"names|deep"):
-        read(saved(state))
+        read(saved(state, legacy=True))
 
 
 def test_a_call_within_what_a_module_holds_beside_tensors_is_refused_by_name(read: Callable[..., Parts]) -> None:
@@ -162,7 +143,7 @@ class Odd(torch.nn.Module):  # type: ignore[misc] # torch's types are skipped
 
 
 def test_tensors_in_no_state_dict_are_listed_by_key_path_and_those_in_one_are_not(read: Callable[..., Parts]) -> None:
-    warnings = read(saved({"model": Odd()})).warnings
+    warnings = read(saved({"model": Odd()}, legacy=True)).warnings
 
     assert [text for text in warnings if text.startswith("left out")] == [
         "left out, as in no state dict: model/@state/scratch/lr/0, model/@state/_buffers/gone"
@@ -172,11 +153,11 @@ def test_tensors_in_no_state_dict_are_listed_by_key_path_and_those_in_one_are_no
 def test_functions_of_torch_and_bound_methods_that_a_module_keeps_are_no_reason_to_refuse(
     read: Callable[..., Parts],
 ) -> None:
-    assert list(read(saved(Odd())).tree) == ["fc.weight", "fc.bias"]
+    assert list(read(saved(Odd(), legacy=True)).tree) == ["fc.weight", "fc.bias"]
 
 
 def test_an_uninitialised_module_is_refused_for_that_and_not_for_its_hooks(read: Callable[..., Parts]) -> None:
-    found = faults(read(saved(torch.nn.LazyLinear(3))).tree)
+    found = faults(read(saved(torch.nn.LazyLinear(3), legacy=True)).tree)
 
     assert set(found) == {"weight", "bias"}
     assert "uninitialised" in found["weight"]
@@ -189,7 +170,7 @@ def test_weights_that_a_quantised_module_has_packed_are_a_fault_and_never_lost(
 ) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LSTM(4, 2))
     quantised = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear, torch.nn.LSTM}, dtype=torch.qint8)
-    found = faults(read(saved(quantised), dequantize=option).tree)
+    found = faults(read(saved(quantised, legacy=True), dequantize=option).tree)
 
     assert set(found) == {"0._packed_params._packed_params", "1._all_weight_values.0.param"}
     assert all("packed" in text for text in found.values())
@@ -200,7 +181,7 @@ def test_a_child_whose_state_only_its_own_code_understands_is_a_fault_under_its_
     read: Callable[..., Parts],
 ) -> None:
     whole = torch.nn.Sequential(torch.nn.ReLU(), torch.ao.nn.quantized.Conv2d(1, 2, 3))
-    found = faults(read(saved(whole)).tree)
+    found = faults(read(saved(whole, legacy=True)).tree)
 
     assert list(found) == ["1"]
     assert "Conv2d, whose state only its own code understands" in found["1"]
@@ -222,7 +203,7 @@ def test_shared_modules_are_counted_before_their_names_are_made(read: Callable[.
     model: torch.nn.Module = torch.nn.Linear(1, 1)
     for _ in range(10):
         model = torch.nn.Sequential(model, model)
-    data = saved(model)
+    data = saved(model, legacy=True)
 
     assert len(read(data).tree) == 2048
     with pytest.raises(LimitError, match="more than 2000 names and modules"):
@@ -235,7 +216,7 @@ def test_modules_without_tensors_that_double_at_every_level_are_refused_quickly(
         model = torch.nn.Sequential(model, model)
 
     with pytest.raises(LimitError, match="names and modules"):
-        read(saved(model))
+        read(saved(model, legacy=True))
 
 
 def test_long_keys_above_many_nodes_cost_their_length_once(read: Callable[..., Parts]) -> None:

@@ -7,7 +7,7 @@ import io
 import json
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -18,8 +18,10 @@ from ckptmigrate.errors import CkptError, TensorError
 from ckptmigrate.files import Disk
 from ckptmigrate.format import Parts, ReadOptions
 from ckptmigrate.formats import torch_legacy, torch_zip
-from ckptmigrate.tensor import Tensor, View
-from ckptmigrate.values import Inert, Known, Ordered, spell, walk
+from ckptmigrate.tensor import View
+from ckptmigrate.values import Known, Ordered
+
+from .torch_reading import faults, reader, rezipped, saved, tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,50 +38,7 @@ def disk() -> Iterator[Disk]:
 
 @pytest.fixture
 def read(disk: Disk, tmp_path: Path) -> Callable[..., Parts]:
-    def reader(data: bytes, **options: Any) -> Parts:
-        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.pt"
-        path.write_bytes(data)
-        source = disk.open(path)
-        match = torch_zip.sniff(source)
-
-        assert match is not None
-        return torch_zip.read(source, ReadOptions(**options))
-
-    return reader
-
-
-def saved(obj: Any, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(obj, buffer, **options)
-    return buffer.getvalue()
-
-
-def rezipped(
-    data: bytes, changed: dict[str, bytes | None], method: int = zipfile.ZIP_STORED, prefix: str = "archive/"
-) -> bytes:
-    """Pack the members again, by zipfile: some with other bytes, some left out, some added."""
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        members: dict[str, bytes | None] = {
-            name.removeprefix("archive/"): archive.read(name) for name in archive.namelist()
-        }
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", method) as archive:
-        for name, content in {**members, **changed}.items():
-            if content is not None:
-                archive.writestr(f"{prefix}{name}", content)
-    return buffer.getvalue()
-
-
-def tensors(tree: Any) -> dict[str, Tensor]:
-    return {spell(path): node for path, node in walk(tree) if isinstance(node, Tensor)}
-
-
-def faults(tree: Any) -> dict[str, str]:
-    return {
-        spell(path): " ".join(map(str, node.args))
-        for path, node in walk(tree)
-        if isinstance(node, Inert) and node.kind == "fault"
-    }
+    return reader(disk, tmp_path, torch_zip)
 
 
 def raw(tensor: torch.Tensor) -> bytes:

@@ -31,7 +31,9 @@ from ckptmigrate.formats import torch_zip
 from ckptmigrate.limits import LIMITS
 from ckptmigrate.store import detect
 from ckptmigrate.tensor import Tensor, View
-from ckptmigrate.values import Inert, spell, walk
+from ckptmigrate.values import spell, walk
+
+from .torch_reading import faults, reader, rezipped, saved, tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,50 +49,7 @@ def disk() -> Iterator[Disk]:
 
 @pytest.fixture
 def read(disk: Disk, tmp_path: Path) -> Callable[..., Parts]:
-    def reader(data: bytes, **options: Any) -> Parts:
-        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.pt"
-        path.write_bytes(data)
-        source = disk.open(path)
-        match = torch_zip.sniff(source)
-
-        assert match is not None
-        return torch_zip.read(source, ReadOptions(**options))
-
-    return reader
-
-
-def saved(obj: Any, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(obj, buffer, **options)
-    return buffer.getvalue()
-
-
-def rezipped(
-    data: bytes, changed: dict[str, bytes | None], method: int = zipfile.ZIP_STORED, prefix: str = "archive/"
-) -> bytes:
-    """Pack the members again, by zipfile: some with other bytes, some left out, some added."""
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        members: dict[str, bytes | None] = {
-            name.removeprefix("archive/"): archive.read(name) for name in archive.namelist()
-        }
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", method) as archive:
-        for name, content in {**members, **changed}.items():
-            if content is not None:
-                archive.writestr(f"{prefix}{name}", content)
-    return buffer.getvalue()
-
-
-def tensors(tree: Any) -> dict[str, Tensor]:
-    return {spell(path): node for path, node in walk(tree) if isinstance(node, Tensor)}
-
-
-def faults(tree: Any) -> dict[str, str]:
-    return {
-        spell(path): " ".join(map(str, node.args))
-        for path, node in walk(tree)
-        if isinstance(node, Inert) and node.kind == "fault"
-    }
+    return reader(disk, tmp_path, torch_zip)
 
 
 def test_an_expansion_beyond_the_limits_is_a_fault_with_both_sizes(read: Callable[..., Parts]) -> None:

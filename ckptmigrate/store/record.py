@@ -77,24 +77,19 @@ def of_tensors(
     slots: dict[str, Tensor] = {}
     state: dict[str, Tensor] = {}
 
-    def encoded(tree: Tree, prefix: str, into: dict[str, Tensor]) -> Any:
-        text, tensors = values.encode(tree, prefix)
-        into.update(tensors)
-        return text
-
-    found = _beside_optimizers(checkpoint, files, encoded, state) | {
+    found = _beside_optimizers(checkpoint, files, state) | {
         "optimizers": [
             _optimizer_of(
                 optimizer,
                 [
-                    [] if p.slots is None else [encoded({s: v.value for s, v in p.slots.items()}, f"{n}/{i}", slots)]
+                    [] if p.slots is None else [_encoded({s: v.value for s, v in p.slots.items()}, f"{n}/{i}", slots)]
                     for i, p in enumerate(optimizer.params)
                 ],
-                lambda tree, name, n=n: encoded(tree, f"{n}/{name}", slots),  # type: ignore[misc] # a default binds n
+                lambda tree, name, n=n: _encoded(tree, f"{n}/{name}", slots),  # type: ignore[misc] # a default binds n
             )
             for n, optimizer in enumerate(checkpoint.optimizers)
         ],
-        "schedulers": encoded(checkpoint.schedulers, "schedulers", state),
+        "schedulers": _encoded(checkpoint.schedulers, "schedulers", state),
     }
     return {key: value for key, value in found.items() if not _empty(value)}, slots, state
 
@@ -103,17 +98,12 @@ def of_files(checkpoint: Checkpoint, files: Mapping[str, str]) -> tuple[dict[str
     """Give the record of a checkpoint whose optimizers and schedulers its family packs, and the tensors of the values."""
     state: dict[str, Tensor] = {}
 
-    def encoded(tree: Tree, prefix: str, into: dict[str, Tensor]) -> Any:
-        text, tensors = values.encode(tree, prefix)
-        into.update(tensors)
-        return text
-
-    found = _beside_optimizers(checkpoint, files, encoded, state) | {
+    found = _beside_optimizers(checkpoint, files, state) | {
         "optimizers": [
             _optimizer_of(
                 optimizer,
                 [[p.slots is not None] for p in optimizer.params],
-                lambda tree, name, n=n: encoded(tree, f"optimizers/{n}/{name}", state),  # type: ignore[misc] # a default binds n
+                lambda tree, name, n=n: _encoded(tree, f"optimizers/{n}/{name}", state),  # type: ignore[misc] # a default binds n
             )
             for n, optimizer in enumerate(checkpoint.optimizers)
         ]
@@ -121,12 +111,14 @@ def of_files(checkpoint: Checkpoint, files: Mapping[str, str]) -> tuple[dict[str
     return {key: value for key, value in found.items() if key == "progress" or not _empty(value)}, state
 
 
-def _beside_optimizers(
-    checkpoint: Checkpoint,
-    files: Mapping[str, str],
-    encoded: Callable[[Tree, str, dict[str, Tensor]], Any],
-    state: dict[str, Tensor],
-) -> dict[str, Any]:
+def _encoded(tree: Tree, prefix: str, into: dict[str, Tensor]) -> Any:
+    """Give a tree as JSON can hold it; its tensors go into ``into``."""
+    text, tensors = values.encode(tree, prefix)
+    into.update(tensors)
+    return text
+
+
+def _beside_optimizers(checkpoint: Checkpoint, files: Mapping[str, str], state: dict[str, Tensor]) -> dict[str, Any]:
     progress = checkpoint.progress
     return {
         "family": checkpoint.family,
@@ -134,12 +126,12 @@ def _beside_optimizers(
             "epoch": progress.epoch,
             "counts": progress.counts,
             "step": progress.step,
-            "best": encoded(progress.best, "progress/best", state),
+            "best": _encoded(progress.best, "progress/best", state),
         },
-        "modules": encoded(checkpoint.modules, "modules", state),
+        "modules": _encoded(checkpoint.modules, "modules", state),
         "model": _identities(checkpoint.model),
         "twins": {n: _identities(t) | ({"file": files[n]} if n in files else {}) for n, t in checkpoint.twins.items()},
-        "values": encoded(checkpoint.values, "values", state),
+        "values": _encoded(checkpoint.values, "values", state),
     }
 
 
