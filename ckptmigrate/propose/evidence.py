@@ -18,6 +18,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ckptmigrate.tensor import cast
+from ckptmigrate.verify import Fingerprinting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -109,20 +110,17 @@ def unread(tensors: Mapping[str, Tensor]) -> list[Holding]:
 def trace(promise: Promise) -> Trace:
     """Draw a tensor once and give what its elements leave."""
     import numpy as np  # noqa: PLC0415 - elements are looked at
-    from xxhash import xxh3_128  # noqa: PLC0415 - same
 
-    shape, whole = promise.shape, xxh3_128()
+    shape, whole = promise.shape, Fingerprinting(promise.itemsize)
     words = promise.itemsize in {1, 2, 4, 8, 16}
     lines = tuple(np.zeros(length, np.uint64) for length in shape)
-    bag, first, constant = np.zeros(1, np.uint64), None, True
+    bag = np.zeros(1, np.uint64)
     for corner, box, window in _boxes(promise):
-        whole.update(window)
-        raw = np.frombuffer(window, np.uint8)
-        first = bytes(raw[: promise.itemsize]) if first is None else first
-        constant = constant and _is_all(raw, first)
+        whole.add(window)
         if words:
-            _add(bag, lines, corner, _hashes(raw, promise.itemsize).reshape(box))
-    return Trace(promise.dtype.name, shape, whole.digest(), int(bag[0]), lines if words else (), constant)
+            _add(bag, lines, corner, _hashes(np.frombuffer(window, np.uint8), promise.itemsize).reshape(box))
+    found = whole.done()
+    return Trace(promise.dtype.name, shape, found.value, int(bag[0]), lines if words else (), found.constant)
 
 
 def _boxes(promise: Promise) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], memoryview]]:
@@ -164,12 +162,6 @@ def _add(bag: Array, lines: tuple[Array, ...], corner: tuple[int, ...], hashes: 
             lines[axis][at : at + length] += table.sum(0)
             left = table.sum(1)
     bag += left.sum()
-
-
-def _is_all(raw: Array, first: bytes) -> bool:
-    import numpy as np  # noqa: PLC0415 - called with an array
-
-    return bool((raw.reshape(-1, len(first)) == np.frombuffer(first, np.uint8)).all())
 
 
 def _hashes(raw: Array, itemsize: int) -> Array:

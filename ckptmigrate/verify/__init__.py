@@ -13,7 +13,7 @@ from __future__ import annotations
 from .comparison import compare
 from .contents import Content, Contents, contents, renames
 from .differences import Change, Diff, Kind, Look, diff
-from .elements import Fingerprint, digest, fingerprint
+from .elements import Fingerprint, Fingerprinting, digest, fingerprint
 from .items import Difference
 from .spread import Spread, spread
 
@@ -24,6 +24,7 @@ __all__ = [
     "Diff",
     "Difference",
     "Fingerprint",
+    "Fingerprinting",
     "Kind",
     "Look",
     "Spread",

@@ -37,14 +37,31 @@ class Fingerprint:
     constant: bool
 
 
+class Fingerprinting:
+    """The fingerprint of elements that come window by window, for who has other uses for them too."""
+
+    def __init__(self, itemsize: int) -> None:
+        self._itemsize, self._hashed = itemsize, xxh3_128()
+        self._element: bytes | None = None
+        self._constant = True
+
+    def add(self, window: memoryview) -> None:
+        """Take the next elements, in their order."""
+        element = self._element = self._element or bytes(window[: self._itemsize])
+        self._constant = self._constant and _is_repeated(window, element)
+        self._hashed.update(window)
+
+    def done(self) -> Fingerprint:
+        """Give the fingerprint of all that came."""
+        return Fingerprint(self._hashed.digest(), self._constant)
+
+
 def fingerprint(promise: Promise) -> Fingerprint:
     """Give the fingerprint of all elements: one draw, one window of memory."""
-    hashed, element, constant = xxh3_128(), None, True
+    running = Fingerprinting(promise.itemsize)
     for window in windows(promise):
-        element = bytes(window[: promise.itemsize]) if element is None else element
-        constant = constant and _is_repeated(window, element)
-        hashed.update(window)
-    return Fingerprint(hashed.digest(), constant)
+        running.add(window)
+    return running.done()
 
 
 def _is_repeated(piece: memoryview, element: bytes) -> bool:
